@@ -1,0 +1,74 @@
+"""What the worker asks of an engine: one object, used by one thread, advanced step by step.
+
+The worker's work thread is the only caller of everything here, so an engine needs no locks. It
+never blocks for longer than one step: a decode step, one prefill chunk, one load stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from engines import wire
+
+
+class EngineError(Exception):
+    """A call that cannot be served; it ends with `Failed(code, message, retryable)`."""
+
+    def __init__(self, code: wire.FailureCode, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.code: wire.FailureCode = code
+        self.retryable = retryable
+
+
+class LoadError(Exception):
+    """The model cannot be loaded; the message tells the operator why."""
+
+
+Emit = Callable[[wire.CallEvent], None]
+"""Queues one event for the gateway; what one step emits travels in one write."""
+
+Report = Callable[[wire.Loading], None]
+
+
+class Engine(Protocol):
+    """One loaded model and the calls running on it."""
+
+    def load(self, report: Report) -> wire.Ready:
+        """Loads the model, reporting each stage before it starts. Raises `LoadError`."""
+
+    def submit(self, request: wire.Generate) -> None:
+        """Takes a call in; its events follow from `step`. Raises `EngineError`, taking nothing."""
+
+    def cancel(self, call_id: int) -> None:
+        """Ends a call with `Failed(code="cancelled")`; an unknown id is not an error."""
+
+    def step(self) -> None:
+        """Does one bounded piece of work for the calls at hand. Only called when `busy`."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has anything to do."""
+
+    @property
+    def running(self) -> int:
+        """Calls that are prefilling or decoding."""
+
+    @property
+    def waiting(self) -> int:
+        """Calls submitted and not started."""
+
+    def idle(self) -> None:
+        """Called once when nothing has run for a few seconds: give back what can be given back."""
+
+    def set_limits(self, limits: wire.Limits) -> None:
+        """Applies new byte limits at once."""
+
+    def memory(self) -> wire.Memory:
+        """Bytes in use by class, without `process_bytes`, which the worker adds."""
+
+    def prompt_cache(self) -> wire.PromptCacheStats:
+        """The prompt cache's counters since load."""
+
+    def close(self) -> None:
+        """Drops calls, caches and model; the process ends after it."""

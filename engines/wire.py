@@ -1,0 +1,318 @@
+"""The wire between gateway and engine: a closed vocabulary and its framing. No I/O, no clock.
+
+One engine process serves one model over one stream socket. Both directions carry frames:
+a little-endian u32 length, then that many bytes of msgpack: one tagged struct of this module.
+Calls are multiplexed by `id`, chosen by the gateway and unique per connection.
+
+Order per call: at most one `Started`, before any delta; deltas in the order of generation; one
+`ChoiceFinished` per choice; then exactly one `Finished` or `Failed`, after which the id is dead.
+`Cancel` is answered by the `Failed(code="cancelled")` of its call, or crosses its `Finished`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any, Generic, Literal, TypeVar, cast
+
+import msgspec
+
+WIRE_VERSION = 1
+
+MAX_REQUEST_BYTES = 8 * 2**20
+"""A larger `Generate` is refused by the gateway with a 413 before it is sent."""
+
+MAX_EVENT_BYTES = 2 * 2**20
+"""A larger frame from an engine is a protocol error that ends that engine."""
+
+FD_VARIABLE = "MLX_GATEWAY_ENGINE_FD"
+TOKEN_VARIABLE = "MLX_GATEWAY_ENGINE_TOKEN"
+"""How a worker learns its end of the socket pair and the token that its `Hello` must repeat."""
+
+_HEADER = struct.Struct("<I")
+
+
+class WireError(Exception):
+    """The peer broke the protocol; the connection cannot be used any further."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Base of everything that travels in a frame."""
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Base of what is nested inside a message."""
+
+
+# --- nested parts ---------------------------------------------------------------------------
+
+
+class Limits(Part, frozen=True):
+    """Byte limits that are part of the model's reservation; the engine keeps within them."""
+
+    charge_bytes: int
+    weights_bytes: int
+    kv_bytes: int
+    prompt_cache_bytes: int
+    mlx_cache_bytes: int
+
+
+class EngineSpec(Part, frozen=True):
+    """What a change of which needs a new process."""
+
+    name: str
+    engine: Literal["scripted", "text"]
+    path: str = ""
+    context_length: int | None = None
+    trust_remote_code: bool = False
+    prefill_step_size: int = 512
+    scripted: dict[str, Any] = {}
+
+
+class Sampling(Part, frozen=True):
+    """How the next token is drawn.
+
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off. The temperature is
+    applied before the cuts, as in the OpenAI and Hugging Face samplers.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+
+
+class Memory(Part, frozen=True):
+    """Bytes in use by class; `process_bytes` is the whole process as the system counts it."""
+
+    weights_bytes: int = 0
+    kv_bytes: int = 0
+    prompt_cache_bytes: int = 0
+    mlx_cache_bytes: int = 0
+    process_bytes: int = 0
+
+
+class PromptCacheStats(Part, frozen=True):
+    entries: int = 0
+    hits: int = 0
+    misses: int = 0
+    tokens_saved: int = 0
+
+
+class Usage(Part, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+class Timings(Part, frozen=True):
+    """Seconds, by the engine's monotonic clock."""
+
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+# --- gateway to engine ------------------------------------------------------------------------
+
+
+class Load(Message, frozen=True):
+    spec: EngineSpec
+    limits: Limits
+
+
+class SetLimits(Message, frozen=True):
+    limits: Limits
+
+
+class Generate(Message, frozen=True):
+    """One neutral request for text, whatever dialect it came in.
+
+    `messages` are chat messages as the model's template takes them: role and plain-text content.
+    `max_tokens` None means up to the context length.
+    """
+
+    id: int
+    messages: list[dict[str, Any]]
+    sampling: Sampling = Sampling()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    template_kwargs: dict[str, Any] = {}
+
+
+class Cancel(Message, frozen=True):
+    id: int
+    reason: str
+
+
+class Shutdown(Message, frozen=True):
+    """Take no more work, give everything back, exit 0; exit anyway after `grace_s`."""
+
+    grace_s: float
+
+
+# --- engine to gateway ------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True):
+    version: int
+    token: str
+
+
+class Loading(Message, frozen=True):
+    """Load progress: a stage name a person understands, and bytes where they can be counted."""
+
+    stage: str
+    done_bytes: int = 0
+    total_bytes: int = 0
+
+
+class Ready(Message, frozen=True):
+    context_length: int
+    memory: Memory
+    applied: dict[str, int] = {}
+    """Limits as they were set on the library, by name, in bytes."""
+
+
+class LoadFailed(Message, frozen=True):
+    message: str
+
+
+class Heartbeat(Message, frozen=True):
+    """Sent every second by the I/O thread, whatever the work thread does.
+
+    `steps` grows by one at every unit of work done (a step, a prefill chunk, a load stage);
+    work present and `steps` unchanged means stuck.
+    """
+
+    steps: int
+    step: str
+    memory: Memory
+    running: int
+    waiting: int
+    prompt_cache: PromptCacheStats
+
+
+class Started(Message, frozen=True):
+    """The prompt is in the model; `cached_tokens` of it came from the prompt cache."""
+
+    id: int
+    prompt_tokens: int
+    cached_tokens: int = 0
+
+
+class PromptProgress(Message, frozen=True):
+    id: int
+    done_tokens: int
+    total_tokens: int
+
+
+class TextDelta(Message, frozen=True):
+    id: int
+    choice: int
+    text: str
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class ChoiceFinished(Message, frozen=True):
+    id: int
+    choice: int
+    reason: FinishReason
+    stop_sequence: str | None = None
+
+
+class Finished(Message, frozen=True):
+    id: int
+    usage: Usage
+    timings: Timings
+
+
+class Failed(Message, frozen=True):
+    """The call is over. `code` is one of `FailureCode`; `retryable` says a retry may work."""
+
+    id: int
+    code: FailureCode
+    message: str
+    retryable: bool = False
+
+
+FailureCode = Literal[
+    "cancelled",
+    "context_length_exceeded",
+    "engine_error",
+    "invalid_request",
+    "overloaded",
+]
+
+ToEngine = Load | SetLimits | Generate | Cancel | Shutdown
+CallEvent = Started | PromptProgress | TextDelta | ChoiceFinished | Finished | Failed
+FromEngine = Hello | Loading | Ready | LoadFailed | Heartbeat | CallEvent
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: ToEngine | FromEngine) -> bytes:
+    """One frame, header included."""
+    buffer = bytearray(_HEADER.size)
+    _encoder.encode_into(message, buffer, _HEADER.size)
+    _HEADER.pack_into(buffer, 0, len(buffer) - _HEADER.size)
+    return bytes(buffer)
+
+
+def encode_all(messages: Iterable[ToEngine | FromEngine]) -> bytes:
+    """Several frames in one buffer, so that what is ready together is written together."""
+    return b"".join(map(encode, messages))
+
+
+_Incoming = TypeVar("_Incoming", ToEngine, FromEngine)
+
+
+class Decoder(Generic[_Incoming]):
+    """Frames from a stream of bytes, however they are cut.
+
+    `max_frame` bounds one frame in bytes; a longer one, or one that does not decode, raises
+    `WireError`, and the decoder must not be fed again.
+    """
+
+    def __init__(self, kind: Any, max_frame: int) -> None:
+        self._decode = msgspec.msgpack.Decoder(kind).decode
+        self._max_frame = max_frame
+        self._pending = b""
+
+    def feed(self, data: bytes) -> list[_Incoming]:
+        """Every message that `data` completes, in order."""
+        if self._pending:
+            data = self._pending + data
+        messages: list[_Incoming] = []
+        offset, end = 0, len(data)
+        view = memoryview(data)
+        while end - offset >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(data, offset)
+            if length > self._max_frame:
+                raise WireError(f"a frame of {length} bytes is over the limit of {self._max_frame}")
+            start = offset + _HEADER.size
+            if end - start < length:
+                break
+            offset = start + length
+            messages.append(self._message(view[start:offset]))
+        self._pending = data[offset:]
+        return messages
+
+    def _message(self, frame: memoryview) -> _Incoming:
+        try:
+            return cast(_Incoming, self._decode(frame))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise WireError(f"a frame that is no message: {error}") from error
+
+
+def requests_decoder() -> Decoder[ToEngine]:
+    """What an engine reads with."""
+    return Decoder(ToEngine, MAX_REQUEST_BYTES + 2**16)
+
+
+def events_decoder() -> Decoder[FromEngine]:
+    """What the gateway reads with."""
+    return Decoder(FromEngine, MAX_EVENT_BYTES)
