@@ -1,0 +1,60 @@
+"""How much memory one model is given, in the parts that its engine keeps within. Pure."""
+
+from __future__ import annotations
+
+from engines import wire
+from gateway.registry.find import Model
+from gateway.registry.schema import Entry
+from gateway.registry.units import GIB, MIB, gib
+
+PROCESS_BYTES = 150 * MIB
+"""What an engine process takes beside its model."""
+
+LEAST_TOKENS = 4096
+"""There is always KV for one request of this length, or of the whole context if that is less."""
+
+
+def limits(model: Model, budget_bytes: int) -> wire.Limits:
+    """The reservation of one model under a budget.
+
+    Charge = weights + KV + prompt cache + MLX cache + process. What the operator did not set is
+    derived, and then shrunk to what the budget leaves before a model counts as too large. A
+    scripted engine is charged exactly what it claims.
+    """
+    entry, size = model.entry, model.size
+    weights = size.weights_bytes if size else 0
+    if entry.engine == "scripted":
+        return wire.Limits(weights, weights, 0, 0, 0)
+    if entry.estimated_memory_gb is not None:
+        weights = max(weights, gib(entry.estimated_memory_gb))
+    mlx_cache = min(GIB, weights // 20)
+    cap = round(budget_bytes * (entry.gpu_memory_utilization or 1))
+    room = cap - weights - mlx_cache - PROCESS_BYTES
+    kv = prompt_cache = 0
+    if entry.kind in ("text", "vision"):
+        kv = _kv(model, budget_bytes, room)
+        prompt_cache = _prompt_cache(entry, kv, room - kv)
+    charge = weights + kv + prompt_cache + mlx_cache + PROCESS_BYTES
+    return wire.Limits(charge, weights, kv, prompt_cache, mlx_cache)
+
+
+def _kv(model: Model, budget_bytes: int, room: int) -> int:
+    entry, size = model.entry, model.size
+    context = entry.context_length or (size.context_length if size else None)
+    least = size.kv_bytes(min(context or LEAST_TOKENS, LEAST_TOKENS)) if size else 0
+    if entry.kv_memory_gb is not None:
+        wanted = gib(entry.kv_memory_gb)
+        return min(wanted, max(room, least)) if entry.gpu_memory_utilization else wanted
+    wanted = budget_bytes * 15 // 100
+    if size is not None and size.kv and context is not None:
+        wanted = min(wanted, size.kv_bytes(context))
+    # Two thirds, because the prompt cache is half as large again.
+    fits = room - gib(entry.prompt_cache_gb) if entry.prompt_cache_gb else room * 2 // 3
+    return max(least, min(wanted, fits), 0)
+
+
+def _prompt_cache(entry: Entry, kv: int, room: int) -> int:
+    if entry.prompt_cache_gb is None:
+        return max(0, min(kv // 2, room))
+    wanted = gib(entry.prompt_cache_gb)
+    return min(wanted, max(room, 0)) if entry.gpu_memory_utilization else wanted
