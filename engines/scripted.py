@@ -1,0 +1,297 @@
+"""An engine without a model: it claims memory, takes time, answers and fails as it is told.
+
+It serves contract tests, load generation and trying out policies. All calls run at once; `step`
+lets every call that is due say one delta. Without `tokens_per_s` nothing is ever waited for.
+Claimed sizes are only claimed. Faults (`exit_after`, `hang_after`, `freeze_after`, an exit in a
+script) strike at the start of a step, when all that was said before is on its way.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from engines import script, wire
+from engines.base import Emit, EngineError, LoadError, Report
+
+DEFAULT_CONTEXT_LENGTH = 131_072
+
+CRASH_CODE = 1
+
+_MAX_WAIT_S = 0.05
+_SLICE_S = 0.1
+_FLOOD_LINES = 10_000
+_FLOOD_LINE = (
+    "a scripted model has much to say on stderr and nothing of it matters " + "." * 30 + "\n"
+)
+_HANG_WAKE_S = 3600.0
+
+
+class Machine(Protocol):
+    """What a scripted engine does to the world outside; tests give it one that only notes it."""
+
+    def now(self) -> float: ...
+    def wait(self, seconds: float) -> None: ...
+    def exit(self, code: int) -> None: ...
+    def hang(self) -> None: ...
+    def freeze(self) -> None: ...
+    def write_stderr(self, text: str) -> None: ...
+
+
+class RealMachine:
+    """The process it runs in."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def exit(self, code: int) -> None:
+        os._exit(code)
+
+    def hang(self) -> None:
+        never = threading.Event()
+        while not never.wait(_HANG_WAKE_S):
+            pass
+
+    def freeze(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def write_stderr(self, text: str) -> None:
+        sys.stderr.write(text)
+
+
+@dataclass(slots=True)
+class _Call:
+    """One running call. `due` is when it has its next thing to do, by the machine's clock."""
+
+    id: int
+    prompt_tokens: int
+    reply: script.Reply
+    submitted_at: float
+    due: float
+    prefill_slices: int
+    prefilled: int = 0
+    started_at: float | None = None
+
+
+class ScriptedEngine:
+    """Constructing it checks the options. Raises `LoadError` naming a bad one."""
+
+    def __init__(
+        self,
+        spec: wire.EngineSpec,
+        limits: wire.Limits,
+        emit: Emit,
+        machine: Machine | None = None,
+    ) -> None:
+        self._options = script.options(spec.scripted)
+        self._default_reply = self._options.reply()
+        self._context_length = spec.context_length or DEFAULT_CONTEXT_LENGTH
+        self._limits = limits
+        self._emit = emit
+        self._machine: Machine = machine or RealMachine()
+        self._calls: dict[int, _Call] = {}
+        self._deltas = 0
+        self._fault: Callable[[], None] | None = None
+        self._faults = self._planned_faults()
+
+    def _planned_faults(self) -> dict[int, Callable[[], None]]:
+        """By the number of deltas after which each strikes once; of equals only the last counts."""
+        given, machine = self._options, self._machine
+        planned = (
+            (given.freeze_after, machine.freeze),
+            (given.hang_after, machine.hang),
+            (given.exit_after, lambda: machine.exit(CRASH_CODE)),
+        )
+        return {deltas: fault for deltas, fault in planned if deltas is not None}
+
+    # --- loading --------------------------------------------------------------------------------
+
+    def load(self, report: Report) -> wire.Ready:
+        report(wire.Loading("starting"))
+        self._flood()
+        step = self._options.load_step()
+        if step == "hang":
+            self._machine.hang()
+        self._load_weights(report)
+        if isinstance(step, script.ExitAtLoad):
+            self._machine.exit(step.exit)
+        if step == "error":
+            raise LoadError(
+                f"scripted: fail_loads makes load number {self._options.load_number} fail"
+            )
+        return wire.Ready(self._context_length, self.memory())
+
+    def _flood(self) -> None:
+        asked = self._options.stderr_flood
+        lines = _FLOOD_LINES if asked is True else int(asked)
+        for _ in range(lines):
+            self._machine.write_stderr(_FLOOD_LINE)
+
+    def _load_weights(self, report: Report) -> None:
+        given = self._options
+        total = self.memory().weights_bytes
+        slices = max(1, math.ceil(given.load_s / _SLICE_S))
+        for number in range(slices):
+            report(wire.Loading("weights", total * number // slices, total))
+            if given.load_stall_at is not None and number / slices >= given.load_stall_at:
+                self._machine.hang()
+            if given.load_s:
+                self._machine.wait(given.load_s / slices)
+        report(wire.Loading("weights", total, total))
+        if given.load_stall_at == 1:
+            self._machine.hang()
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def submit(self, request: wire.Generate) -> None:
+        reply_script = script.script_in(request.messages) or self._default_reply
+        prompt_tokens = sum(
+            script.count_words(message["content"])
+            for message in request.messages
+            if isinstance(message.get("content"), str)
+        )
+        room = self._context_length - prompt_tokens
+        if room < 1:
+            raise EngineError(
+                "context_length_exceeded",
+                f"the prompt has {prompt_tokens} tokens, which leaves no room in a context of"
+                f" {self._context_length}",
+            )
+        max_tokens = room if request.max_tokens is None else min(room, request.max_tokens)
+        self._fault = self._fault or self._faults.pop(self._deltas, None)
+        now = self._machine.now()
+        self._calls[request.id] = _Call(
+            id=request.id,
+            prompt_tokens=prompt_tokens,
+            reply=script.Reply(reply_script, request.stop, max_tokens),
+            submitted_at=now,
+            due=now + self._slice_s(),
+            prefill_slices=self._slices(),
+        )
+
+    def cancel(self, call_id: int) -> None:
+        if call_id in self._calls:
+            self._fail(self._calls[call_id], "cancelled", "the call was cancelled")
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls) or self._fault is not None
+
+    @property
+    def running(self) -> int:
+        return len(self._calls)
+
+    @property
+    def waiting(self) -> int:
+        return 0
+
+    def step(self) -> None:
+        if self._fault is not None:
+            self._strike(self._fault)
+        now = self._machine.now()
+        due = [call for call in self._calls.values() if call.due <= now]
+        if not due:
+            self._wait_for_the_next(now)
+        for call in due:
+            if self._fault is not None:
+                return
+            self._advance(call, now)
+
+    def _strike(self, fault: Callable[[], None]) -> None:
+        self._fault = None
+        fault()
+
+    def _wait_for_the_next(self, now: float) -> None:
+        """Waits in small pieces, because a cancel only acts between two steps."""
+        first = min((call.due for call in self._calls.values()), default=now)
+        self._machine.wait(min(max(0.0, first - now), _MAX_WAIT_S))
+
+    def _advance(self, call: _Call, now: float) -> None:
+        if call.prefilled < call.prefill_slices:
+            self._prefill(call)
+            return
+        if call.started_at is None:
+            call.started_at = now
+            self._emit(wire.Started(call.id, call.prompt_tokens))
+        piece = call.reply.advance()
+        match piece:
+            case script.Said():
+                self._say(call, piece, now)
+            case script.Sleep(seconds):
+                call.due = now + seconds
+            case script.Raise(text):
+                self._fail(call, "engine_error", text)
+            case script.Exit(code):
+                self._fault = lambda: self._machine.exit(code)
+
+    def _slices(self) -> int:
+        return math.ceil(self._options.prefill_s / _SLICE_S)
+
+    def _slice_s(self) -> float:
+        return self._options.prefill_s / max(1, self._slices())
+
+    def _prefill(self, call: _Call) -> None:
+        call.prefilled += 1
+        done = call.prompt_tokens * call.prefilled // call.prefill_slices
+        self._emit(wire.PromptProgress(call.id, done, call.prompt_tokens))
+        if call.prefilled < call.prefill_slices:
+            call.due += self._slice_s()
+
+    def _say(self, call: _Call, piece: script.Said, now: float) -> None:
+        if piece.text:
+            self._emit(wire.TextDelta(call.id, 0, piece.text))
+            self._deltas += 1
+            self._fault = self._faults.pop(self._deltas, None)
+        if piece.end is not None and self._fault is None:
+            self._finish(call, piece.end, now)
+        elif self._options.tokens_per_s is not None:
+            interval = piece.tokens / self._options.tokens_per_s
+            # From the due time, which keeps the rate; after a pause not in a burst, though.
+            call.due = max(call.due, now - interval) + interval
+
+    def _finish(self, call: _Call, end: script.End, now: float) -> None:
+        del self._calls[call.id]
+        started_at = now if call.started_at is None else call.started_at
+        self._emit(wire.ChoiceFinished(call.id, 0, end.reason, end.stop_sequence))
+        self._emit(
+            wire.Finished(
+                call.id,
+                wire.Usage(call.prompt_tokens, call.reply.tokens),
+                wire.Timings(prefill_s=started_at - call.submitted_at, decode_s=now - started_at),
+            )
+        )
+
+    def _fail(self, call: _Call, code: wire.FailureCode, message: str) -> None:
+        del self._calls[call.id]
+        self._emit(wire.Failed(call.id, code, message))
+
+    # --- the rest of the contract ---------------------------------------------------------------
+
+    def idle(self) -> None:
+        """Nothing is held that could be given back."""
+
+    def set_limits(self, limits: wire.Limits) -> None:
+        self._limits = limits
+
+    def memory(self) -> wire.Memory:
+        tokens = sum(call.prompt_tokens + call.reply.tokens for call in self._calls.values())
+        return wire.Memory(
+            weights_bytes=round(self._options.size_gb * script.GIB),
+            kv_bytes=round(self._options.kv_gb_per_1k * script.GIB * tokens / 1000),
+        )
+
+    def prompt_cache(self) -> wire.PromptCacheStats:
+        return wire.PromptCacheStats()
+
+    def close(self) -> None:
+        self._calls.clear()

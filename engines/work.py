@@ -1,0 +1,279 @@
+"""The work thread: the only one that touches the engine, and so the model.
+
+It owns the engine, the set of live calls and `Progress`; the I/O thread reads `Progress` and hands
+over messages. A message takes effect at the next boundary between two steps. What the engine emits
+in one step goes to the gateway in one write.
+
+Failures: an `EngineError` from `submit` ends that call; a `LoadError` ends the process in an
+orderly way; anything else that a step raises leaves the model in a state nobody knows, so it ends
+the process at once with the traceback on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Thread
+
+import msgspec
+
+from engines import wire
+from engines.base import Emit, Engine, EngineError, LoadError
+from engines.footprint import process_bytes
+from engines.outbox import Outbox
+from engines.process import EXIT_BUG, EXIT_LOAD_FAILED, EXIT_STOPPED
+
+IDLE_AFTER_S = 5.0
+"""Without work for this long, the engine is told to give back what it can."""
+
+INBOX_LIMIT = 4096
+"""Requests not yet looked at; more are refused. Reached only when a step takes very long."""
+
+_FULL_POLL_S = 0.05
+_PUBLISH_EVERY_S = 0.25
+_ENDS = (wire.Finished, wire.Failed)
+
+BuildEngine = Callable[[wire.EngineSpec, wire.Limits, Emit], Engine]
+
+
+def build_engine(spec: wire.EngineSpec, limits: wire.Limits, emit: Emit) -> Engine:
+    """The engine that `spec` names; its libraries are imported only now."""
+    match spec.engine:
+        case "scripted":
+            from engines.scripted import ScriptedEngine
+
+            return ScriptedEngine(spec, limits, emit)
+        case "text":
+            from engines.text.engine import TextEngine
+
+            return TextEngine(spec, limits, emit)
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a heartbeat tells. Written by the work thread alone."""
+
+    steps: int = 0
+    step: str = "waiting for a model"
+    loaded: bool = False
+    memory: wire.Memory = field(default_factory=wire.Memory)
+    running: int = 0
+    waiting: int = 0
+    prompt_cache: wire.PromptCacheStats = field(default_factory=wire.PromptCacheStats)
+
+
+class _StopAsked(BaseException):
+    """Leaves `Engine.load` between two stages; no `except Exception` on the way may keep it."""
+
+
+class Work:
+    """Runs one engine. `on_end` is called when nothing more will be put into `outbox`."""
+
+    def __init__(self, outbox: Outbox, on_end: Callable[[], None], build: BuildEngine) -> None:
+        self.progress = Progress()
+        self.exit_code: int | None = None
+        self._outbox = outbox
+        self._on_end = on_end
+        self._build = build
+        self._inbox: queue.SimpleQueue[wire.ToEngine | None] = queue.SimpleQueue()
+        self._stopping = False
+        self._events: list[wire.CallEvent] = []
+        self._live: set[int] = set()
+        self._publish_due = 0.0
+        self._thread = Thread(target=self._run, name="work", daemon=True)
+
+    # --- for the I/O thread ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def take(self, message: wire.ToEngine) -> None:
+        """Hands a message over; a call that cannot be taken any more is refused right here."""
+        if isinstance(message, wire.Generate):
+            if self._stopping:
+                return self._refuse(message, "the model is being stopped")
+            if self._inbox.qsize() >= INBOX_LIMIT:
+                return self._refuse(message, f"{INBOX_LIMIT} requests wait to be looked at")
+        self._inbox.put(message)
+
+    def wake(self) -> None:
+        """Makes a waiting work thread look around."""
+        self._inbox.put(None)
+
+    def stop(self) -> None:
+        """Asks for an orderly end after the step at hand."""
+        self._stopping = True
+        self._inbox.put(None)
+
+    def _refuse(self, request: wire.Generate, why: str) -> None:
+        refusal = wire.Failed(request.id, "overloaded", why, retryable=True)
+        self._outbox.put(wire.encode(refusal))
+
+    # --- the work thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self.exit_code = self._live_through()
+        except BaseException:  # noqa: BLE001  the thread's outermost frame: nothing may go unseen
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(EXIT_BUG)
+        self._on_end()
+
+    def _live_through(self) -> int:
+        """From load to close; returns the exit code."""
+        load = self._await_load()
+        if load is None:
+            return EXIT_STOPPED
+        try:
+            engine = self._load(load)
+        except _StopAsked:
+            return EXIT_STOPPED
+        except LoadError as error:
+            return self._load_failed(str(error))
+        except Exception as error:  # noqa: BLE001  model libraries raise anything while they load
+            traceback.print_exc()
+            return self._load_failed(f"{type(error).__name__}: {error}")
+        self._serve(engine)
+        self._wind_up(engine)
+        return EXIT_STOPPED
+
+    def _await_load(self) -> wire.Load | None:
+        """The first message; None when the worker is stopped without ever getting one."""
+        while not self._stopping:
+            message = self._inbox.get()
+            if isinstance(message, wire.Load):
+                return message
+            if message is not None:
+                raise wire.WireError(f"{type(message).__name__} came before Load")
+        return None
+
+    def _load(self, load: wire.Load) -> Engine:
+        self.progress.step = "load: importing libraries"
+        engine = self._build(load.spec, load.limits, self._emit)
+        ready = engine.load(self._report)
+        memory = msgspec.structs.replace(ready.memory, process_bytes=process_bytes())
+        ready = msgspec.structs.replace(ready, memory=memory)
+        self.progress.steps += 1
+        self.progress.loaded = True
+        self._publish(engine)
+        self.progress.step = "idle"
+        self._outbox.put(wire.encode(ready))
+        return engine
+
+    def _report(self, loading: wire.Loading) -> None:
+        if self._stopping:
+            raise _StopAsked
+        self.progress.steps += 1
+        self.progress.step = f"load: {loading.stage}"
+        self._outbox.put(wire.encode(loading))
+
+    def _load_failed(self, message: str) -> int:
+        sys.stderr.write(f"the model could not be loaded: {message}\n")
+        self._outbox.put(wire.encode(wire.LoadFailed(message)))
+        return EXIT_LOAD_FAILED
+
+    def _serve(self, engine: Engine) -> None:
+        while not self._stopping:
+            if not self._inbox.empty():
+                self._handle(engine, self._inbox.get_nowait())
+            elif self._outbox.full:
+                self.progress.step = "waiting for the gateway to read"
+                self._wait(engine, _FULL_POLL_S)
+            elif engine.busy:
+                self._step(engine)
+            else:
+                self._rest(engine)
+
+    def _step(self, engine: Engine) -> None:
+        progress = self.progress
+        progress.step = "step"
+        engine.step()
+        progress.steps += 1
+        self._flush()
+        if time.monotonic() >= self._publish_due:
+            self._publish(engine)
+
+    def _rest(self, engine: Engine) -> None:
+        """Waits for something to do, without end: `stop` and every message end it."""
+        self._flush()
+        self._publish(engine)
+        self.progress.step = "idle"
+        if self._wait(engine, IDLE_AFTER_S):
+            return
+        engine.idle()
+        self._publish(engine)
+        self._wait(engine, None)
+
+    def _wait(self, engine: Engine, timeout_s: float | None) -> bool:
+        """Handles the next message, if one comes in time."""
+        try:
+            message = self._inbox.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        self._handle(engine, message)
+        return True
+
+    def _handle(self, engine: Engine, message: wire.ToEngine | None) -> None:
+        match message:
+            case wire.Generate():
+                self._submit(engine, message)
+            case wire.Cancel():
+                engine.cancel(message.id)
+            case wire.SetLimits():
+                engine.set_limits(message.limits)
+            case wire.Load():
+                raise wire.WireError("a second Load on one connection")
+            case wire.Shutdown() | None:  # the I/O thread has set `_stopping`, or wants a look
+                return
+        self._publish(engine)
+
+    def _submit(self, engine: Engine, request: wire.Generate) -> None:
+        if request.id in self._live:
+            raise wire.WireError(f"call id {request.id} is in use")
+        self._live.add(request.id)
+        try:
+            engine.submit(request)
+        except EngineError as error:
+            self._emit(wire.Failed(request.id, error.code, str(error), error.retryable))
+        except Exception as error:  # noqa: BLE001  one bad request must not end the others
+            traceback.print_exc()
+            text = f"{type(error).__name__}: {error}"
+            self._emit(wire.Failed(request.id, "engine_error", text))
+
+    def _emit(self, event: wire.CallEvent) -> None:
+        self._events.append(event)
+        if isinstance(event, _ENDS):
+            self._live.discard(event.id)
+
+    def _flush(self) -> None:
+        if self._events:
+            self._outbox.put(wire.encode_all(self._events))
+            self._events.clear()
+
+    def _publish(self, engine: Engine) -> None:
+        progress = self.progress
+        progress.running = engine.running
+        progress.waiting = engine.waiting
+        progress.memory = engine.memory()
+        progress.prompt_cache = engine.prompt_cache()
+        self._publish_due = time.monotonic() + _PUBLISH_EVERY_S
+
+    def _wind_up(self, engine: Engine) -> None:
+        """The stop path: no call is left without its end, then everything is given back."""
+        self.progress.step = "stopping"
+        while not self._inbox.empty():
+            message = self._inbox.get_nowait()
+            if isinstance(message, wire.Generate):
+                self._refuse(message, "the model is being stopped")
+        for call_id in sorted(self._live):
+            engine.cancel(call_id)
+        for call_id in sorted(self._live):
+            self._emit(wire.Failed(call_id, "cancelled", "the model is being stopped"))
+        self._flush()
+        engine.close()

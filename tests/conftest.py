@@ -1,0 +1,11 @@
+"""Fixtures for every test."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Asynchronous tests run on asyncio, as the product does."""
+    return "asyncio"
