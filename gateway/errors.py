@@ -3,13 +3,16 @@
 GatewayError
 ├── InvalidRequest 400              ├── QueueFull 503
 │   ├── ContextLengthExceeded 400   ├── NoCapacity 503
+│   ├── Unsupported 400             │
+│   │   └── ToolChoiceUnsupported   │
 │   └── ModelTooLarge 400           ├── ModelLoading 503
 ├── ModelNotFound 404               ├── ModelUnavailable 503
 ├── NotFound 404                    ├── LoadFailed 503
 ├── MethodNotAllowed 405            ├── Preempted 503
 ├── BodyTooLarge 413                ├── EngineCrashed 503
-├── InternalError 500               ├── EngineHung 503
-│   └── EngineFailed 500            └── Draining 503
+├── RequestTimeout 504              ├── EngineHung 503
+├── InternalError 500               └── Draining 503
+│   └── EngineFailed 500
 └── ClientGone, ClientTooSlow 499 (logs only: nobody is left to read them)
 """
 
@@ -29,13 +32,15 @@ class GatewayError(Exception):
     status: ClassVar[int] = 500
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
+    default_param: ClassVar[str | None] = None
+    """The field at fault where the kind of the error says it: an engine names none."""
 
     def __init__(
         self, message: str, *, param: str | None = None, retry_after_s: float | None = None
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.param = param
+        self.param = param or self.default_param
         self.retry_after_s = retry_after_s
 
 
@@ -46,6 +51,17 @@ class InvalidRequest(GatewayError):
 
 class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
+
+
+class Unsupported(InvalidRequest):
+    """A field that we know and this model, or this version, cannot honour."""
+
+    code = "unsupported_parameter"
+
+
+class ToolChoiceUnsupported(Unsupported):
+    code = "tool_choice_unsupported"
+    default_param = "tool_choice"
 
 
 class ModelTooLarge(InvalidRequest):
@@ -77,6 +93,13 @@ class MethodNotAllowed(GatewayError):
 class BodyTooLarge(GatewayError):
     status = 413
     code = "request_too_large"
+
+
+class RequestTimeout(GatewayError):
+    """The time that the client, or the operator, gave the whole request is over."""
+
+    status = 504
+    code = "timeout"
 
 
 class ClientGone(GatewayError):
