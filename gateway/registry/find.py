@@ -25,13 +25,15 @@ _REVISION = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 class Model(msgspec.Struct, frozen=True, kw_only=True):
     """One entry, complete: defaults merged, kind known, files found.
 
-    `entry.kind` is never None here; it is `text` for a model whose files could not say. `path` is
-    the folder to load, None for a script or when it is not known. `size` of a script is what it
-    claims. `unavailable` is why it cannot be loaded, None when it can. A variant has everything of
-    its base's but its own entry.
+    `entry.kind` is never None here; it is `text` for a model whose files could not say.
+    `kind_detected`: the files said it (or could not), not the operator. `path` is the folder to
+    load, None for a script or when it is not known. `size` of a script is what it claims.
+    `unavailable` is why it cannot be loaded, None when it can. A variant has everything of its
+    base's but its own entry.
     """
 
     entry: Entry
+    kind_detected: bool = False
     path: Path | None = None
     size: Size | None = None
     unavailable: str | None = None
@@ -42,26 +44,56 @@ class NotFound(Exception):
 
 
 def find(entry: Entry, *, base: Path, environ: Mapping[str, str]) -> Model:
-    """The model of an entry that is no variant; relative paths count from `base`.
-
-    Call it again, with the entry as the registry has it, to see whether files have appeared.
-    """
+    """The model of an entry that is no variant; relative paths count from `base`."""
     if entry.engine == "scripted":
         size = _claimed(entry)
-        return Model(entry=_with_kind(entry, size.kind), size=size)
+        return _model(entry, size.kind, size=size)
     path: Path | None = None
     try:
         path = folder_of(entry, base=base, environ=environ)
         size = measure(path)
     except (NotFound, OSError) as error:
-        return Model(entry=_with_kind(entry, "text"), unavailable=str(error))
+        return _model(entry, "text", unavailable=str(error))
     except SizeError as error:
-        return Model(entry=_with_kind(entry, "text"), path=path, unavailable=error.reason)
-    return Model(entry=_with_kind(entry, size.kind), path=path, size=size)
+        return _model(entry, "text", path=path, unavailable=error.reason)
+    return _model(entry, size.kind, path=path, size=size)
 
 
-def _with_kind(entry: Entry, kind: Kind) -> Entry:
-    return entry if entry.kind else msgspec.structs.replace(entry, kind=kind)
+def recheck(model: Model, *, base: Path, environ: Mapping[str, str]) -> Model:
+    """`model` with its files looked at again, as they may have come, gone or changed.
+
+    Equal to `model` when nothing has. A kind that the files gave is detected anew, so it can
+    change when they come. It reads file headers: a missing folder costs one system call, a large
+    model some milliseconds.
+    """
+    entry = model.entry
+    if model.kind_detected:
+        entry = msgspec.structs.replace(entry, kind=None)
+    return find(entry, base=base, environ=environ)
+
+
+def variant(entry: Entry, base: Model) -> Model:
+    """The model of an entry with `of`, whose files are those of `base`."""
+    return msgspec.structs.replace(base, entry=msgspec.structs.replace(entry, kind=base.entry.kind))
+
+
+def _model(
+    entry: Entry,
+    kind: Kind,
+    *,
+    path: Path | None = None,
+    size: Size | None = None,
+    unavailable: str | None = None,
+) -> Model:
+    """`kind` counts where the entry has none."""
+    detected = entry.kind is None
+    return Model(
+        entry=msgspec.structs.replace(entry, kind=kind) if detected else entry,
+        kind_detected=detected,
+        path=path,
+        size=size,
+        unavailable=unavailable,
+    )
 
 
 def _claimed(entry: Entry) -> Size:

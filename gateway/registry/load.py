@@ -13,10 +13,11 @@ from typing import Protocol
 import msgspec
 
 from gateway.registry import rules, units
-from gateway.registry.find import Model, find
+from gateway.registry.find import Model, find, variant
 from gateway.registry.problems import Problem
+from gateway.registry.remembered import Remembered
 from gateway.registry.room import room_warnings
-from gateway.registry.schema import Entry, Registry
+from gateway.registry.schema import Registry
 from gateway.registry.walk import TooManyProblems, Walk
 from gateway.registry.yaml_tree import MAX_BYTES, TreeError, compose
 
@@ -51,15 +52,33 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(problem for problem in self.problems if problem.level == "error")
 
 
-def load(path: Path, *, environ: Mapping[str, str], machine: Machine | None = None) -> Loaded:
-    """Reads, checks and completes the registry at `path`."""
+def load(
+    path: Path,
+    *,
+    environ: Mapping[str, str],
+    machine: Machine | None = None,
+    base: Path | None = None,
+    remembered: Remembered | None = None,
+) -> Loaded:
+    """Reads, checks and completes the registry at `path`.
+
+    Relative paths in it count from `base`, which is its own folder unless given. `remembered` are
+    the sizes that earlier loads measured: warnings about room go by them.
+    """
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         message = f"cannot be read: {error.strerror or error}"
         return Loaded(problems=(Problem("error", str(path), 0, "", message),))
-    return parse(data, file=str(path), base=path.parent, environ=environ, machine=machine)
+    return parse(
+        data,
+        file=str(path),
+        base=base or path.parent,
+        environ=environ,
+        machine=machine,
+        remembered=remembered,
+    )
 
 
 def parse(
@@ -69,6 +88,7 @@ def parse(
     base: Path,
     environ: Mapping[str, str],
     machine: Machine | None = None,
+    remembered: Remembered | None = None,
 ) -> Loaded:
     """As `load`, for text at hand; relative paths in it count from `base`."""
     walk = Walk(file, environ)
@@ -88,7 +108,7 @@ def parse(
     models = _models(walk, registry, base.absolute(), environ)
     budget = _budget(walk, registry, machine)
     if budget is not None:
-        for key, message in room_warnings(models, budget):
+        for key, message in room_warnings(models, budget, remembered):
             walk.report("warning", key, message)
     if not models:
         walk.report("warning", "models", "no models: nothing can be served")
@@ -119,13 +139,8 @@ def _models(
         if entry.of is None:
             models.append(found[entry.name])
         else:
-            models.append(_variant(entry, found[entry.of]))
+            models.append(variant(entry, found[entry.of]))
     return tuple(models)
-
-
-def _variant(entry: Entry, base: Model) -> Model:
-    kept = msgspec.structs.replace(entry, kind=base.entry.kind)
-    return msgspec.structs.replace(base, entry=kept)
 
 
 def _check_model(walk: Walk, key: str, model: Model) -> None:

@@ -6,16 +6,19 @@ from collections.abc import Iterator
 
 from gateway.registry.find import Model
 from gateway.registry.limits import limits
+from gateway.registry.remembered import Remembered
 from gateway.registry.units import format_size
 
 
-def room_warnings(models: tuple[Model, ...], budget: int) -> Iterator[tuple[str, str]]:
+def room_warnings(
+    models: tuple[Model, ...], budget: int, remembered: Remembered | None = None
+) -> Iterator[tuple[str, str]]:
     """Key path and message of each thing that will not work as the file suggests.
 
     Models without a size are left out: they are unavailable, which is a warning of its own.
     """
     charges = {
-        index: limits(model, budget).charge_bytes
+        index: limits(model, budget, remembered.get(model) if remembered else None).charge_bytes
         for index, model in enumerate(models)
         if model.entry.of is None and model.size is not None
     }

@@ -51,6 +51,7 @@ Rate = Annotated[float, Meta(gt=0, le=1e9)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopK = Annotated[int, Meta(ge=0, le=1_000_000)]
 Tokens = Annotated[int, Meta(ge=1, le=100_000_000)]
+Spares = Annotated[int, Meta(ge=0, le=4)]
 Place = Annotated[str, Meta(min_length=1, max_length=4096)]
 Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Name = Annotated[
@@ -126,6 +127,13 @@ class Manager(_Struct, frozen=True, kw_only=True):
     ] = 30
     load_concurrency: Annotated[int, live("models that load at the same time", ge=1, le=16)] = 1
     max_engines: Annotated[int, live("engine processes at the same time", ge=1, le=64)] = 8
+    standby: Annotated[
+        Spares | None,
+        live(
+            "spare processes with their imports done, so that a load is the weights alone; "
+            "absent: 1, and 0 on Linux without CUDA"
+        ),
+    ] = None
     load_timeout_s: Annotated[
         PositiveSeconds, live("a load that makes no progress for so long has failed")
     ] = 120
@@ -161,6 +169,10 @@ class Server(_Struct, frozen=True, kw_only=True):
     write_stall_s: Annotated[
         PositiveSeconds, live("a client that takes nothing for so long is cut off")
     ] = 60
+    request_timeout_s: Annotated[
+        PositiveSeconds | None,
+        live("how long a request may take that names no timeout of its own; absent: any time"),
+    ] = None
     max_body_mb: Annotated[
         int, live("largest request body, in MiB; a larger one is refused", ge=1, le=1024)
     ] = 16

@@ -1,0 +1,183 @@
+"""`mlx-gateway serve`: from a registry file to a running gateway.
+
+Exit codes: 0 asked to stop, 70 a bug, 75 the address or the state directory is taken,
+78 a broken registry (as in sysexits.h).
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gateway.daemon import Plan
+    from gateway.registry.load import Loaded
+    from gateway.registry.places import Places
+    from gateway.reload import Read
+    from gateway.supervisor.probe import SystemMemory
+
+EXIT_BUG = 70
+EXIT_TAKEN = 75
+EXIT_CONFIG = 78
+
+NO_REGISTRY = """\
+No registry found, so there are no models yet. Write one, for example as {user}:
+
+  models:
+    - name: my-model
+      path: /path/to/an/mlx/model
+
+then start again; `mlx-gateway check FILE` tells what is wrong with a file."""
+
+
+def add_parser(verbs: Any) -> None:
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "serve", help="serve the models of a registry"
+    )
+    parser.add_argument("--config", metavar="FILE", help="the registry (default: registry.yaml)")
+    parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", help="port to listen on; 0 takes a free one (default: 8000)")
+    parser.add_argument("--log-level", help="debug, info, warning or error (default: info)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from gateway import daemon, server
+    from gateway.registry.places import places
+    from gateway.rundir import AlreadyRunning, RunDir, Unwritable
+
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    plan = _plan(args, places(os.environ))
+    if plan is None:
+        return EXIT_CONFIG
+    settings = plan.served.server
+    logging.getLogger().setLevel(settings.log_level.upper())
+    try:
+        plan.places.make()
+        run_dir = RunDir(plan.places.run)
+    except (AlreadyRunning, OSError) as error:
+        return _taken(str(error))
+    try:
+        listener = server.bind(settings.host, settings.port)
+    except OSError as error:
+        run_dir.close()
+        return _taken(_port_message(settings.host, settings.port, error))
+    _raise_file_limit()
+    try:
+        asyncio.run(daemon.serve(plan, listener, run_dir))
+    except Unwritable as error:
+        return _taken(str(error))
+    except Exception:
+        logging.getLogger("gateway").exception("the gateway failed; this is a bug")
+        return EXIT_BUG
+    finally:
+        run_dir.close()
+        _let_go_of_full_disks()
+    return 0
+
+
+def _plan(args: argparse.Namespace, where: Places) -> Plan | None:
+    """What to serve, or None after saying what is wrong."""
+    from functools import partial
+
+    from gateway.daemon import Plan
+    from gateway.registry.load import Loaded
+    from gateway.registry.places import config_path, user_config
+    from gateway.registry.schema import Registry
+    from gateway.supervisor.probe import system_memory
+
+    machine = system_memory()
+    path = config_path(args.config, os.environ, folder=Path.cwd())
+    if path is None:
+        print(NO_REGISTRY.format(user=user_config(os.environ)), file=sys.stderr)  # noqa: T201
+        ceiling = machine.ceiling_bytes
+        empty = Loaded(registry=Registry(), configured_budget_bytes=ceiling, budget_bytes=ceiling)
+        read = _serve_it(empty, args)
+    else:
+        read = _read(path, args, machine)
+    for problem in read.problems:
+        print(problem, file=sys.stderr)  # noqa: T201
+    if read.served is None:
+        return None
+    again = None if path is None else partial(_read, path, args, machine)
+    return Plan(served=read.served, config=path, read=again, places=where)
+
+
+def _read(path: Path, args: argparse.Namespace, machine: SystemMemory) -> Read:
+    """The registry as it is now, with flags and variables applied."""
+    from gateway.registry.load import load
+
+    return _serve_it(load(path, environ=os.environ, machine=machine), args)
+
+
+def _serve_it(loaded: Loaded, args: argparse.Namespace) -> Read:
+    from gateway.registry.settings import server_settings
+    from gateway.reload import Read
+    from gateway.router import Router
+    from gateway.served import Served
+
+    if loaded.registry is None or loaded.budget_bytes is None:
+        return Read(None, loaded.problems)
+    flags = {"host": args.host, "port": args.port, "log_level": args.log_level}
+    server, problems = server_settings(loaded.registry.server, flags=flags, environ=os.environ)
+    if problems:
+        return Read(None, (*loaded.problems, *problems))
+    return Read(Served(loaded, Router(loaded.models), server), loaded.problems)
+
+
+def _taken(message: str) -> int:
+    print(f"mlx-gateway cannot start: {message}", file=sys.stderr)  # noqa: T201
+    return EXIT_TAKEN
+
+
+def _port_message(host: str, port: int, error: OSError) -> str:
+    """The address, who has it where the system tells, and the flag that helps."""
+    import errno
+
+    if error.errno != errno.EADDRINUSE:
+        return f"cannot listen on {host}:{port}: {error.strerror}"
+    return f"port {port} on {host} is taken{_owner(port)}; choose another with --port"
+
+
+def _owner(port: int) -> str:
+    import psutil
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            listening = connection.status == psutil.CONN_LISTEN and connection.laddr
+            if listening and listening.port == port and connection.pid is not None:
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    except psutil.Error:
+        return ""  # macOS shows other users' sockets to root alone
+    return ""
+
+
+def _let_go_of_full_disks() -> None:
+    """Output that still waits to be written would change the exit code of an orderly end."""
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name).flush()
+        except OSError:
+            setattr(sys, name, Path(os.devnull).open("w"))
+
+
+def _raise_file_limit() -> None:
+    """launchd gives a service 256 descriptors; a thousand streams need more."""
+    import resource
+
+    wanted = 10240
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
