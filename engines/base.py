@@ -21,6 +21,24 @@ class EngineError(Exception):
         self.retryable = retryable
 
 
+def refuse_constraints(request: wire.Generate) -> None:
+    """Raises `EngineError` for what only constrained decoding could promise."""
+    choice = request.tool_choice
+    if choice.mode in ("required", "named"):
+        wanted = f"the tool {choice.name!r}" if choice.mode == "named" else "a tool call"
+        raise EngineError(
+            "tool_choice_unsupported",
+            f"{wanted} cannot be forced: this model decides itself whether it calls a tool;"
+            " use tool_choice auto or none",
+        )
+    if request.format.kind != "text":
+        raise EngineError(
+            "unsupported",
+            f"an answer in the format {request.format.kind!r} cannot be promised: this model's"
+            " output is not constrained; ask for the format in the prompt instead",
+        )
+
+
 class LoadError(Exception):
     """The model cannot be loaded; the message tells the operator why."""
 
@@ -39,6 +57,9 @@ class Engine(Protocol):
 
     def submit(self, request: wire.Generate) -> None:
         """Takes a call in; its events follow from `step`. Raises `EngineError`, taking nothing."""
+
+    def answer(self, question: wire.Ask) -> wire.Answer:
+        """Answers a small question at once, beside the calls. Raises `EngineError`."""
 
     def cancel(self, call_id: int) -> None:
         """Ends a call with `Failed(code="cancelled")`; an unknown id is not an error."""

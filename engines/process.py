@@ -40,20 +40,25 @@ class NotAWorkerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The worker's end of the socket pair, non-blocking, and what `Hello` has to repeat."""
+    """The worker's end of the socket pair, non-blocking, and what `Hello` has to repeat.
+
+    `imports` names the engine whose libraries are imported ahead of a `Load`; "" is none.
+    """
 
     sock: socket.socket
     token: str
+    imports: str = ""
 
 
 def claim_connection() -> Connection:
-    """Takes the descriptor and the token out of the environment. Raises `NotAWorkerError`.
+    """Takes what the gateway gave out of the environment. Raises `NotAWorkerError`.
 
     The descriptor stops being inheritable at once: a grandchild holding it open would hide the
     worker's death from the gateway.
     """
     number = os.environ.pop(wire.FD_VARIABLE, "")
     token = os.environ.pop(wire.TOKEN_VARIABLE, None)
+    imports = os.environ.pop(wire.IMPORT_VARIABLE, "")
     if not number.isdecimal() or token is None:
         raise NotAWorkerError(
             f"{wire.FD_VARIABLE} and {wire.TOKEN_VARIABLE} are not set: "
@@ -65,7 +70,7 @@ def claim_connection() -> Connection:
     except OSError as error:
         raise NotAWorkerError(f"{wire.FD_VARIABLE}={number} is no socket: {error}") from error
     sock.setblocking(False)
-    return Connection(sock, token)
+    return Connection(sock, token, imports)
 
 
 def settle() -> None:

@@ -7,16 +7,14 @@ a script counts its words, and at least one.
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from engines import wire
 from engines.base import EngineError, LoadError
-from engines.parsers.stops import StopScanner
+from engines.words import count_words, words
 
 GIB = 1024**3
 
@@ -24,8 +22,6 @@ DEFAULT_REPLY = (
     "This is a scripted reply: it is always the same, and no model has thought about it."
 )
 MAX_SLEEP_S = 3600.0
-
-_WORD = re.compile(r"\s*\S+\s*")
 
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -88,15 +84,6 @@ def options(given: dict[str, Any]) -> Options:
         raise LoadError(f"scripted: {str(error).replace('$.', '')}") from error
 
 
-def words(text: str) -> list[str]:
-    """Cuts `text` into tokens that join to it again."""
-    return _WORD.findall(text) or ([text] if text else [])
-
-
-def count_words(text: str) -> int:
-    return len(text.split())
-
-
 # --- the steps of a script ----------------------------------------------------------------------
 
 
@@ -114,7 +101,9 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """A special token. No text comes of it, as with any model whose tokens nothing claims."""
+    """A special token. No text comes of it unless a parser claims it, as with any model."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +121,21 @@ class Exit:
     code: int
 
 
+Finish = Literal["stop", "length"]
 Step = Say | Bytes | Special | Sleep | Raise | Exit
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
+    """`prompt_tail` is the end of the prompt that the answer is said to follow."""
+
     steps: Sequence[Step]
-    finish: wire.FinishReason = "stop"
+    finish: Finish = "stop"
+    prompt_tail: str = ""
+
+    @property
+    def special_tokens(self) -> frozenset[str]:
+        return frozenset(step.text for step in self.steps if isinstance(step, Special))
 
 
 def script_in(messages: Sequence[dict[str, Any]]) -> Script | None:
@@ -153,7 +150,10 @@ def script_in(messages: Sequence[dict[str, Any]]) -> Script | None:
     finish = given.get("finish", "stop")
     if finish not in ("stop", "length"):
         raise EngineError("invalid_request", 'script: finish must be "stop" or "length"')
-    return Script(steps, finish)
+    prompt_tail = given.get("prompt_tail", "")
+    if not isinstance(prompt_tail, str):
+        raise EngineError("invalid_request", "script: prompt_tail must be a text")
+    return Script(steps, finish, prompt_tail)
 
 
 def _script_object(messages: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -197,8 +197,8 @@ def _named_step(key: str, value: object) -> Step | None:
             return Exit(int(code))
         case "sleep", (int() | float()) as seconds if not isinstance(seconds, bool):
             return Sleep(float(seconds)) if 0 <= seconds <= MAX_SLEEP_S else None
-        case "token", str():
-            return Special()
+        case "token", str(text):
+            return Special(text)
         case "hex", str(digits):
             return _bytes(digits)
         case _:
@@ -216,37 +216,34 @@ def _bytes(digits: str) -> Bytes | None:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    reason: wire.FinishReason
-    stop_sequence: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Said:
-    """`text` may be empty; after an `end` nothing follows. `tokens` is what this piece cost."""
+    """Pieces of text, each with whether it is a special token (None where nothing tells tokens).
 
-    text: str
+    `tokens` is what they cost together. After an `end` nothing follows.
+    """
+
+    pieces: tuple[tuple[str, bool | None], ...]
     tokens: int
-    end: End | None = None
+    end: Finish | None = None
 
 
 Piece = Said | Sleep | Raise | Exit
 
 
 class Reply:
-    """Tells a script within a request's limits: `max_tokens`, stop strings, whole characters."""
+    """Tells a script within `max_tokens`, in whole characters."""
 
-    def __init__(self, script: Script, stops: Sequence[str], max_tokens: int) -> None:
+    def __init__(self, script: Script, max_tokens: int) -> None:
         self._script = script
         self._at = 0
-        self._stops = StopScanner(stops) if stops else None
+        self._text_is_special = False if script.special_tokens else None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._undecoded = False
         self._max_tokens = max_tokens
         self.tokens = 0
 
     def advance(self) -> Piece:
-        """The next piece. Must not be called after an end, a `Raise` or an `Exit`."""
+        """The next piece; after the end, the end again. Not to be called after a `Raise`."""
         if self._at == len(self._script.steps):
             return self._say("", 0)
         step = self._script.steps[self._at]
@@ -257,8 +254,8 @@ class Reply:
             case Bytes(data):
                 self._undecoded = True
                 return self._say(self._decoder.decode(data), 1)
-            case Special():
-                return self._say("", 1)
+            case Special(text):
+                return self._say(self._rest_of_bytes(), 1, text)
             case Sleep() | Raise() | Exit():
                 return step
 
@@ -267,34 +264,30 @@ class Reply:
         room = self._max_tokens - self.tokens
         if tokens > room:
             text, tokens = "".join(words(text)[:room]), room
-        if self._undecoded:
-            text = self._rest_of_bytes() + text
-        return self._say(text, tokens)
+        return self._say(self._rest_of_bytes() + text, tokens)
 
     def _rest_of_bytes(self) -> str:
         """What bytes that never became a character turn into."""
+        if not self._undecoded:
+            return ""
         self._undecoded = False
         text = self._decoder.decode(b"", True)
         self._decoder.reset()
         return text
 
-    def _say(self, text: str, tokens: int) -> Said:
+    def _say(self, text: str, tokens: int, special: str = "") -> Said:
         self.tokens += tokens
         end = self._end()
-        if end is not None and self._undecoded:
-            text += self._rest_of_bytes()
-        if self._stops is None:
-            return Said(text, tokens, end)
-        shown, stop = self._stops.feed(text)
-        if stop is not None:
-            return Said(shown, tokens, End("stop", stop))
         if end is not None:
-            shown += self._stops.flush()
-        return Said(shown, tokens, end)
+            text += self._rest_of_bytes()
+        pieces: list[tuple[str, bool | None]] = [(text, self._text_is_special)] if text else []
+        if special:
+            pieces.append((special, True))
+        return Said(tuple(pieces), tokens, end)
 
-    def _end(self) -> End | None:
+    def _end(self) -> Finish | None:
         if self.tokens >= self._max_tokens:
-            return End("length")
+            return "length"
         if self._at == len(self._script.steps):
-            return End(self._script.finish)
+            return self._script.finish
         return None

@@ -1,9 +1,11 @@
 """An engine without a model: it claims memory, takes time, answers and fails as it is told.
 
 It serves contract tests, load generation and trying out policies. All calls run at once; `step`
-lets every call that is due say one delta. Without `tokens_per_s` nothing is ever waited for.
-Claimed sizes are only claimed. Faults (`exit_after`, `hang_after`, `freeze_after`, an exit in a
-script) strike at the start of a step, when all that was said before is on its way.
+lets every call that is due say one delta, in each of its choices, which all get the same script.
+Text goes through the parsers that a request names, like a real model's. Without `tokens_per_s`
+nothing is ever waited for. Claimed sizes are only claimed. Faults (`exit_after`, `hang_after`,
+`freeze_after`, an exit in a script) strike at the start of a step, when all that was said before is
+on its way.
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from engines import script, wire
-from engines.base import Emit, EngineError, LoadError, Report
+from engines.answer import Answer, make_pipeline
+from engines.base import Emit, EngineError, LoadError, Report, refuse_constraints
+from engines.parsers import registry
+from engines.words import Words, count_messages, words
 
 DEFAULT_CONTEXT_LENGTH = 131_072
 
@@ -76,6 +81,8 @@ class _Call:
     id: int
     prompt_tokens: int
     reply: script.Reply
+    answers: list[Answer]
+    logprobs: int | None
     submitted_at: float
     due: float
     prefill_slices: int
@@ -100,6 +107,7 @@ class ScriptedEngine:
         self._emit = emit
         self._machine: Machine = machine or RealMachine()
         self._calls: dict[int, _Call] = {}
+        self._words = Words()
         self._deltas = 0
         self._fault: Callable[[], None] | None = None
         self._faults = self._planned_faults()
@@ -148,18 +156,15 @@ class ScriptedEngine:
             if given.load_s:
                 self._machine.wait(given.load_s / slices)
         report(wire.Loading("weights", total, total))
-        if given.load_stall_at == 1:
-            self._machine.hang()
+        if given.load_stall_at is not None:
+            self._machine.hang()  # a load of few slices may have none at that fraction
 
     # --- calls ----------------------------------------------------------------------------------
 
     def submit(self, request: wire.Generate) -> None:
-        reply_script = script.script_in(request.messages) or self._default_reply
-        prompt_tokens = sum(
-            script.count_words(message["content"])
-            for message in request.messages
-            if isinstance(message.get("content"), str)
-        )
+        refuse_constraints(request)
+        messages, prompt_tokens = self._prompt(request)
+        reply_script = script.script_in(messages) or self._default_reply
         room = self._context_length - prompt_tokens
         if room < 1:
             raise EngineError(
@@ -168,16 +173,33 @@ class ScriptedEngine:
                 f" {self._context_length}",
             )
         max_tokens = room if request.max_tokens is None else min(room, request.max_tokens)
+        answers = [_answer(request, reply_script, choice) for choice in range(request.n)]
         self._fault = self._fault or self._faults.pop(self._deltas, None)
         now = self._machine.now()
         self._calls[request.id] = _Call(
             id=request.id,
             prompt_tokens=prompt_tokens,
-            reply=script.Reply(reply_script, request.stop, max_tokens),
+            reply=script.Reply(reply_script, max_tokens),
+            answers=answers,
+            logprobs=request.logprobs,
             submitted_at=now,
             due=now + self._slice_s(),
             prefill_slices=self._slices(),
         )
+
+    def _prompt(self, request: wire.Generate) -> tuple[list[dict[str, object]], int]:
+        """The request's messages and how many tokens they are; other prompts are one message."""
+        if request.prompt is None and request.token_ids is None:
+            return request.messages, count_messages(request.messages)
+        if request.token_ids is not None:
+            text, tokens = self._words.decode(request.token_ids), len(request.token_ids)
+        else:
+            text = request.prompt or ""
+            tokens = len(words(text))
+        return [{"role": "user", "content": text}], tokens
+
+    def answer(self, question: wire.Ask) -> wire.Answer:
+        return self._words.answer(question, self._context_length)
 
     def cancel(self, call_id: int) -> None:
         if call_id in self._calls:
@@ -247,29 +269,41 @@ class ScriptedEngine:
         if call.prefilled < call.prefill_slices:
             call.due += self._slice_s()
 
-    def _say(self, call: _Call, piece: script.Said, now: float) -> None:
-        if piece.text:
-            self._emit(wire.TextDelta(call.id, 0, piece.text))
-            self._deltas += 1
-            self._fault = self._faults.pop(self._deltas, None)
-        if piece.end is not None and self._fault is None:
-            self._finish(call, piece.end, now)
+    def _say(self, call: _Call, said: script.Said, now: float) -> None:
+        for answer in call.answers:
+            for text, special in said.pieces:
+                if not answer.over:
+                    logprobs = () if call.logprobs is None else _logprobs(text, call.logprobs)
+                    tokens = len(words(text))
+                    self._tell(answer.add(text, special, tokens=tokens, logprobs=logprobs))
+        over = call.answers[0].over
+        if (over or said.end is not None) and self._fault is None:
+            self._finish(call, said.end or "stop", now)
         elif self._options.tokens_per_s is not None:
-            interval = piece.tokens / self._options.tokens_per_s
+            interval = said.tokens / self._options.tokens_per_s
             # From the due time, which keeps the rate; after a pause not in a burst, though.
             call.due = max(call.due, now - interval) + interval
 
-    def _finish(self, call: _Call, end: script.End, now: float) -> None:
+    def _tell(self, events: Sequence[wire.Delta | wire.ChoiceFinished]) -> None:
+        """Emits, counting deltas; the fault planned for a delta strikes before the next step."""
+        for event in events:
+            self._emit(event)
+            if not isinstance(event, wire.ChoiceFinished):
+                self._deltas += 1
+                self._fault = self._fault or self._faults.pop(self._deltas, None)
+
+    def _finish(self, call: _Call, end: script.Finish, now: float) -> None:
         del self._calls[call.id]
+        for answer in call.answers:
+            self._tell(answer.finish(end))
         started_at = now if call.started_at is None else call.started_at
-        self._emit(wire.ChoiceFinished(call.id, 0, end.reason, end.stop_sequence))
-        self._emit(
-            wire.Finished(
-                call.id,
-                wire.Usage(call.prompt_tokens, call.reply.tokens),
-                wire.Timings(prefill_s=started_at - call.submitted_at, decode_s=now - started_at),
-            )
+        usage = wire.Usage(
+            call.prompt_tokens,
+            call.reply.tokens * len(call.answers),
+            reasoning_tokens=sum(answer.reasoning_tokens for answer in call.answers),
         )
+        timings = wire.Timings(prefill_s=started_at - call.submitted_at, decode_s=now - started_at)
+        self._emit(wire.Finished(call.id, usage, timings))
 
     def _fail(self, call: _Call, code: wire.FailureCode, message: str) -> None:
         del self._calls[call.id]
@@ -284,7 +318,10 @@ class ScriptedEngine:
         self._limits = limits
 
     def memory(self) -> wire.Memory:
-        tokens = sum(call.prompt_tokens + call.reply.tokens for call in self._calls.values())
+        tokens = sum(
+            call.prompt_tokens + call.reply.tokens * len(call.answers)
+            for call in self._calls.values()
+        )
         return wire.Memory(
             weights_bytes=round(self._options.size_gb * script.GIB),
             kv_bytes=round(self._options.kv_gb_per_1k * script.GIB * tokens / 1000),
@@ -295,3 +332,35 @@ class ScriptedEngine:
 
     def close(self) -> None:
         self._calls.clear()
+
+
+def _answer(request: wire.Generate, told: script.Script, choice: int) -> Answer:
+    """One choice; `auto` is no parser, as a scripted model shows no format. Raises `EngineError`"""
+    given = request.parsers
+    parsers = wire.Parsers(
+        None if given.tool == registry.AUTO else given.tool,
+        None if given.reasoning == registry.AUTO else given.reasoning,
+    )
+    pipeline = make_pipeline(
+        request,
+        parsers,
+        prompt_tail=told.prompt_tail,
+        special_tokens=told.special_tokens,
+        thinking=request.reasoning.enabled,
+    )
+    return Answer(
+        request.id,
+        choice,
+        pipeline,
+        parallel=request.tool_choice.parallel,
+        logprobs=request.logprobs is not None,
+    )
+
+
+def _logprobs(text: str, alternatives: int) -> list[wire.TokenLogprob]:
+    """Made up, and always the same: each word and beside it some it was not."""
+    others = [(f"other{number}", -0.1 - number) for number in range(1, alternatives)]
+    return [
+        wire.TokenLogprob(word, -0.1, ((word, -0.1), *others)[:alternatives])
+        for word in words(text)
+    ]

@@ -29,6 +29,9 @@ FD_VARIABLE = "MLX_GATEWAY_ENGINE_FD"
 TOKEN_VARIABLE = "MLX_GATEWAY_ENGINE_TOKEN"
 """How a worker learns its end of the socket pair and the token that its `Hello` must repeat."""
 
+IMPORT_VARIABLE = "MLX_GATEWAY_ENGINE_IMPORT"
+"""An `EngineSpec.engine`: its libraries are imported before any `Load`, which one `Loading` tells."""
+
 _HEADER = struct.Struct("<I")
 
 
@@ -61,7 +64,7 @@ class EngineSpec(Part, frozen=True):
     """What a change of which needs a new process."""
 
     name: str
-    engine: Literal["scripted", "text"]
+    engine: Literal["scripted", "text", "tokenizer"]
     path: str = ""
     context_length: int | None = None
     trust_remote_code: bool = False
@@ -73,7 +76,9 @@ class Sampling(Part, frozen=True):
     """How the next token is drawn.
 
     `temperature` 0 is greedy; `top_k` 0, `top_p` 1 and `min_p` 0 are off. The temperature is
-    applied before the cuts, as in the OpenAI and Hugging Face samplers.
+    applied before the cuts, as in the OpenAI and Hugging Face samplers. Presence and frequency
+    penalties count generated tokens only, as OpenAI defines them; the repetition penalty counts
+    the prompt too. `logit_bias` is by token id.
     """
 
     temperature: float = 1.0
@@ -81,6 +86,48 @@ class Sampling(Part, frozen=True):
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+
+
+class ToolChoice(Part, frozen=True):
+    """`named` calls the tool `name`; without `parallel` there is at most one call."""
+
+    mode: Literal["auto", "none", "required", "named"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+
+class Format(Part, frozen=True):
+    """What the visible answer has to look like; `grammar` is a JSON schema, a regex or Lark."""
+
+    kind: Literal["text", "json_object", "json_schema", "regex", "lark"] = "text"
+    grammar: Any = None
+
+
+class Reasoning(Part, frozen=True):
+    """Whether the model thinks first (None: as its template does), and how long."""
+
+    enabled: bool | None = None
+    budget_tokens: int | None = None
+    effort: str | None = None
+
+
+class Parsers(Part, frozen=True):
+    """Formats by name; `auto` goes by the chat template, None is off."""
+
+    tool: str | None = "auto"
+    reasoning: str | None = "auto"
+
+
+class TokenLogprob(Part, frozen=True):
+    """One generated token with its log-probability after penalties and masks."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
 
 
 class Memory(Part, frozen=True):
@@ -101,9 +148,12 @@ class PromptCacheStats(Part, frozen=True):
 
 
 class Usage(Part, frozen=True):
+    """`completion_tokens` are those of all choices and include `reasoning_tokens`."""
+
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 class Timings(Part, frozen=True):
@@ -129,16 +179,64 @@ class SetLimits(Message, frozen=True):
 class Generate(Message, frozen=True):
     """One neutral request for text, whatever dialect it came in.
 
-    `messages` are chat messages as the model's template takes them: role and plain-text content.
-    `max_tokens` None means up to the context length.
+    Exactly one of `messages`, `prompt` and `token_ids` is the prompt. `messages` are chat messages
+    as templates take them: role, content, and for tools `tool_calls` (arguments as objects),
+    `tool_call_id`, `name`, `reasoning_content`. `max_tokens` None means up to the context length
+    and counts each of the `n` choices, which share one prefill. `logprobs` is how many
+    alternatives to report beside each token, None for no log-probabilities at all.
     """
 
     id: int
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]] = []
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     template_kwargs: dict[str, Any] = {}
+    prompt: str | None = None
+    token_ids: list[int] | None = None
+    tools: list[dict[str, Any]] = []
+    tool_choice: ToolChoice = ToolChoice()
+    format: Format = Format()
+    reasoning: Reasoning = Reasoning()
+    parsers: Parsers = Parsers()
+    n: int = 1
+    logprobs: int | None = None
+
+
+class CountTokens(Message, frozen=True):
+    """How many prompt tokens a `Generate` with these fields would have; answered by `Counted`.
+
+    `path` is the model's folder, for a worker that counts for many models; it is empty for a
+    scripted one. `trust_remote_code` is for that worker too.
+    """
+
+    id: int
+    path: str
+    messages: list[dict[str, Any]]
+    template_kwargs: dict[str, Any] = {}
+    tools: list[dict[str, Any]] = []
+    tool_choice: ToolChoice = ToolChoice()
+    reasoning: Reasoning = Reasoning()
+    trust_remote_code: bool = False
+
+
+class Tokenize(Message, frozen=True):
+    """Answered by `Tokenized`."""
+
+    id: int
+    path: str
+    text: str
+    add_special_tokens: bool = True
+    trust_remote_code: bool = False
+
+
+class Detokenize(Message, frozen=True):
+    """Answered by `Detokenized`."""
+
+    id: int
+    path: str
+    token_ids: list[int]
+    trust_remote_code: bool = False
 
 
 class Cancel(Message, frozen=True):
@@ -208,13 +306,43 @@ class PromptProgress(Message, frozen=True):
     total_tokens: int
 
 
-class TextDelta(Message, frozen=True):
+class ReasoningDelta(Message, frozen=True):
+    """Text that the model thinks and does not say."""
+
     id: int
     choice: int
     text: str
 
 
-FinishReason = Literal["stop", "length"]
+class TextDelta(Message, frozen=True):
+    """Visible text; `logprobs` are of the tokens it was made of, when asked for."""
+
+    id: int
+    choice: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+class ToolCallStart(Message, frozen=True):
+    """`index` counts the calls of this choice from 0."""
+
+    id: int
+    choice: int
+    index: int
+    call_id: str
+    name: str
+
+
+class ToolCallArguments(Message, frozen=True):
+    """The pieces of one call make one JSON object."""
+
+    id: int
+    choice: int
+    index: int
+    text: str
+
+
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class ChoiceFinished(Message, frozen=True):
@@ -222,6 +350,22 @@ class ChoiceFinished(Message, frozen=True):
     choice: int
     reason: FinishReason
     stop_sequence: str | None = None
+
+
+class Counted(Message, frozen=True):
+    id: int
+    tokens: int
+
+
+class Tokenized(Message, frozen=True):
+    id: int
+    token_ids: list[int]
+    context_length: int
+
+
+class Detokenized(Message, frozen=True):
+    id: int
+    text: str
 
 
 class Finished(Message, frozen=True):
@@ -245,11 +389,18 @@ FailureCode = Literal[
     "engine_error",
     "invalid_request",
     "overloaded",
+    "tool_choice_unsupported",
+    "unsupported",
 ]
 
-ToEngine = Load | SetLimits | Generate | Cancel | Shutdown
-CallEvent = Started | PromptProgress | TextDelta | ChoiceFinished | Finished | Failed
-FromEngine = Hello | Loading | Ready | LoadFailed | Heartbeat | CallEvent
+Ask = CountTokens | Tokenize | Detokenize
+"""Small questions that need no lease; each is answered by one `Answer` or `Failed`."""
+
+ToEngine = Load | SetLimits | Generate | Ask | Cancel | Shutdown
+Delta = ReasoningDelta | TextDelta | ToolCallStart | ToolCallArguments
+CallEvent = Started | PromptProgress | Delta | ChoiceFinished | Finished | Failed
+Answer = Counted | Tokenized | Detokenized
+FromEngine = Hello | Loading | Ready | LoadFailed | Heartbeat | CallEvent | Answer
 
 _encoder = msgspec.msgpack.Encoder()
 

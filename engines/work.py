@@ -11,6 +11,7 @@ the process at once with the traceback on stderr.
 
 from __future__ import annotations
 
+import importlib
 import os
 import queue
 import sys
@@ -34,9 +35,12 @@ IDLE_AFTER_S = 5.0
 INBOX_LIMIT = 4096
 """Requests not yet looked at; more are refused. Reached only when a step takes very long."""
 
+IMPORTED = "libraries imported"
+
 _FULL_POLL_S = 0.05
 _PUBLISH_EVERY_S = 0.25
 _ENDS = (wire.Finished, wire.Failed)
+_REQUESTS = (wire.Generate, wire.CountTokens, wire.Tokenize, wire.Detokenize)
 
 BuildEngine = Callable[[wire.EngineSpec, wire.Limits, Emit], Engine]
 
@@ -52,6 +56,27 @@ def build_engine(spec: wire.EngineSpec, limits: wire.Limits, emit: Emit) -> Engi
             from engines.text.engine import TextEngine
 
             return TextEngine(spec, limits, emit)
+        case "tokenizer":
+            from engines.tokenizer import TokenizerEngine
+
+            return TokenizerEngine()
+
+
+_MODULES = {
+    "scripted": "engines.scripted",
+    "text": "engines.text.engine",
+    "tokenizer": "engines.tokenizer",
+}
+"""What `build_engine` imports, by kind."""
+
+
+def import_engine(kind: str) -> None:
+    """Imports what an engine of this kind needs, ahead of its `Load`. Raises what imports raise.
+
+    An unknown kind imports nothing: the load imports what is missing.
+    """
+    if kind in _MODULES:
+        importlib.import_module(_MODULES[kind])
 
 
 @dataclass(slots=True)
@@ -72,17 +97,23 @@ class _StopAsked(BaseException):
 
 
 class Work:
-    """Runs one engine. `on_end` is called when nothing more will be put into `outbox`."""
+    """Runs one engine. `on_end` is called when nothing more will be put into `outbox`.
 
-    def __init__(self, outbox: Outbox, on_end: Callable[[], None], build: BuildEngine) -> None:
+    `ahead` names the engine whose libraries are imported before a `Load` has come; "" is none.
+    """
+
+    def __init__(
+        self, outbox: Outbox, on_end: Callable[[], None], build: BuildEngine, ahead: str = ""
+    ) -> None:
         self.progress = Progress()
         self.exit_code: int | None = None
         self._outbox = outbox
         self._on_end = on_end
         self._build = build
+        self._ahead = ahead
         self._inbox: queue.SimpleQueue[wire.ToEngine | None] = queue.SimpleQueue()
         self._stopping = False
-        self._events: list[wire.CallEvent] = []
+        self._events: list[wire.CallEvent | wire.Answer] = []
         self._live: set[int] = set()
         self._publish_due = 0.0
         self._thread = Thread(target=self._run, name="work", daemon=True)
@@ -94,7 +125,7 @@ class Work:
 
     def take(self, message: wire.ToEngine) -> None:
         """Hands a message over; a call that cannot be taken any more is refused right here."""
-        if isinstance(message, wire.Generate):
+        if isinstance(message, _REQUESTS):
             if self._stopping:
                 return self._refuse(message, "the model is being stopped")
             if self._inbox.qsize() >= INBOX_LIMIT:
@@ -110,7 +141,7 @@ class Work:
         self._stopping = True
         self._inbox.put(None)
 
-    def _refuse(self, request: wire.Generate, why: str) -> None:
+    def _refuse(self, request: wire.Generate | wire.Ask, why: str) -> None:
         refusal = wire.Failed(request.id, "overloaded", why, retryable=True)
         self._outbox.put(wire.encode(refusal))
 
@@ -127,6 +158,8 @@ class Work:
 
     def _live_through(self) -> int:
         """From load to close; returns the exit code."""
+        if self._ahead:
+            self._import_ahead()
         load = self._await_load()
         if load is None:
             return EXIT_STOPPED
@@ -142,6 +175,13 @@ class Work:
         self._serve(engine)
         self._wind_up(engine)
         return EXIT_STOPPED
+
+    def _import_ahead(self) -> None:
+        self.progress.step = "importing libraries"
+        import_engine(self._ahead)
+        self.progress.steps += 1
+        self.progress.step = "waiting for a model"
+        self._outbox.put(wire.encode(wire.Loading(IMPORTED)))
 
     def _await_load(self) -> wire.Load | None:
         """The first message; None when the worker is stopped without ever getting one."""
@@ -223,6 +263,8 @@ class Work:
         match message:
             case wire.Generate():
                 self._submit(engine, message)
+            case wire.CountTokens() | wire.Tokenize() | wire.Detokenize():
+                self._answer(engine, message)
             case wire.Cancel():
                 engine.cancel(message.id)
             case wire.SetLimits():
@@ -239,12 +281,15 @@ class Work:
         self._live.add(request.id)
         try:
             engine.submit(request)
-        except EngineError as error:
-            self._emit(wire.Failed(request.id, error.code, str(error), error.retryable))
         except Exception as error:  # noqa: BLE001  one bad request must not end the others
-            traceback.print_exc()
-            text = f"{type(error).__name__}: {error}"
-            self._emit(wire.Failed(request.id, "engine_error", text))
+            self._emit(_failed(request.id, error))
+
+    def _answer(self, engine: Engine, question: wire.Ask) -> None:
+        """Its answer, or failure, leaves with the next flush, like what a step emits."""
+        try:
+            self._events.append(engine.answer(question))
+        except Exception as error:  # noqa: BLE001  one bad question must not end the calls
+            self._emit(_failed(question.id, error))
 
     def _emit(self, event: wire.CallEvent) -> None:
         self._events.append(event)
@@ -269,7 +314,7 @@ class Work:
         self.progress.step = "stopping"
         while not self._inbox.empty():
             message = self._inbox.get_nowait()
-            if isinstance(message, wire.Generate):
+            if isinstance(message, _REQUESTS):
                 self._refuse(message, "the model is being stopped")
         for call_id in sorted(self._live):
             engine.cancel(call_id)
@@ -277,3 +322,11 @@ class Work:
             self._emit(wire.Failed(call_id, "cancelled", "the model is being stopped"))
         self._flush()
         engine.close()
+
+
+def _failed(call_id: int, error: Exception) -> wire.Failed:
+    """The end of a call that was refused; what no engine foresaw goes to stderr too."""
+    if isinstance(error, EngineError):
+        return wire.Failed(call_id, error.code, str(error), error.retryable)
+    traceback.print_exception(error)
+    return wire.Failed(call_id, "engine_error", f"{type(error).__name__}: {error}")

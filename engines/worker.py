@@ -5,6 +5,9 @@ heartbeat and the end of the process, and touches no model. The work thread (`en
 the engine. The I/O thread never waits for the work thread, so heartbeats go out and a stop is
 carried out in time even when the model is stuck.
 
+A spare is told by its environment what it will serve: the work thread imports the libraries of
+that engine while the process waits for its `Load`. Until that comes, a stop ends it at once.
+
 One stop path for `Shutdown`, SIGTERM and the end of the gateway's socket: take no more work,
 finish the step at hand, end the running calls, close the engine, exit 0. The process ends anyway,
 with 1, when that takes longer than allowed. All exit codes: `engines.process`.
@@ -51,9 +54,10 @@ class Worker:
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
         self._outbox = Outbox(self._sock, on_backlog=self._wake, on_room=self._on_room)
-        self._work = Work(self._outbox, on_end=self._wake, build=build)
+        self._work = Work(self._outbox, self._wake, build, ahead=connection.imports)
         self._selector = selectors.DefaultSelector()
         self._reading = True
+        self._has_model = False
         self._terminated = False
         self._ignores_stop = False
         self._deadline: float | None = None
@@ -102,6 +106,7 @@ class Worker:
 
     def _on_message(self, message: wire.ToEngine) -> None:
         if isinstance(message, wire.Load):
+            self._has_model = True
             self._ignores_stop = _ignores_stop(message.spec)
         if isinstance(message, wire.Shutdown):
             self._stop(message.grace_s)
@@ -177,7 +182,11 @@ class Worker:
         code = self._work.exit_code
         if code is not None and self._outbox.empty:
             _exit(code)
-        if self._deadline is not None and now >= self._deadline:
+        if self._deadline is None:
+            return
+        if not self._has_model:
+            _exit(process.EXIT_STOPPED)  # an import cannot be interrupted, and holds nothing
+        if now >= self._deadline:
             _exit(process.EXIT_FORCED, f"stopped in the middle of: {self._work.progress.step}")
 
     def _wake(self) -> None:

@@ -1,8 +1,11 @@
 """The calls of one text model: waiting, running as rows of one generator, over.
 
-The work thread owns everything here; `_waiting` and `_rows` are changed nowhere else. Rows join
-and leave between any two steps. A step is one decode step for every row and at most one prefill
-chunk for each of the few rows in prefill.
+The work thread owns everything here; the waiting calls and the rows are changed nowhere else. Rows
+join and leave between any two steps. A step is one decode step for every row and at most one
+prefill chunk for each of the few rows in prefill.
+
+The choices of one call share one prefill: the first fills the cache, and its siblings join with
+copies of that as room allows. Copies share their buffers until they are written to.
 
 Invariants: a call ends with exactly one `Finished` or `Failed`; a generator that raised is never
 stepped again, because its caches have moved on and its tokens have not.
@@ -10,21 +13,23 @@ stepped again, because its caches have moved on and its tokens have not.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
 
 from engines import wire
 from engines.base import Emit
-from engines.text.detokenize import TextStream
+from engines.text.calls import Call, Row
 from engines.text.limits import DeviceMemory
+from engines.text.logprobs import Drawn, drawn
 from engines.text.model import LoadedModel
+from engines.text.processors import Processor
 from engines.text.prompt_cache import Layers, PromptCache
 from engines.text.sampling import Sampler
 from engines.text.serial import SerialGenerator
@@ -38,10 +43,6 @@ PREFILL_ROWS = 2
 """Prompts in prefill at a time: few, so that decoding rows wait for little, and more than one, so
 that a short prompt is not stuck behind a long one."""
 
-HEADROOM_TOKENS = 512
-"""Growth reserved for a row when another is admitted. Reserving all of `max_tokens`, which is the
-whole context for a client that names none, would leave a batch of one."""
-
 
 class Generator(Protocol):
     """What is used of `mlx_lm.generate.BatchGenerator`."""
@@ -54,8 +55,10 @@ class Generator(Protocol):
         caches: Sequence[Layers | None],
         all_tokens: Sequence[list[int]],
         samplers: Sequence[Sampler],
+        logits_processors: Sequence[list[Processor]],
     ) -> list[int]: ...
-    def next(self) -> tuple[Iterable[Any], Iterable[Any]]: ...
+    def next(self) -> tuple[Iterable[Any], Sequence[Any]]: ...
+    def extract_cache(self, uids: Sequence[int]) -> dict[int, tuple[Layers, list[int]]]: ...
     def remove(
         self, uids: Sequence[int], return_prompt_caches: bool = False
     ) -> dict[int, tuple[Layers, list[int]]]: ...
@@ -64,27 +67,12 @@ class Generator(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(slots=True)
-class Call:
-    """One request. Times are of the monotonic clock, in seconds."""
+class _Sibling(NamedTuple):
+    """A choice whose prompt another row has filled in: `layers` hold the first `cached` tokens."""
 
-    id: int
-    prompt: list[int]
-    max_tokens: int
-    sampler: Sampler
-    text: TextStream
-    submitted_at: float
-    started_at: float = 0.0
-    first_token_at: float | None = None
-    cached: int = 0
-    generated: int = 0
-    prefilling: bool = True
-
-    @property
-    def expected_length(self) -> int:
-        """Tokens it may hold before the next call is admitted beside it."""
-        left = self.max_tokens - self.generated
-        return len(self.prompt) + self.generated + min(left, HEADROOM_TOKENS)
+    row: Row
+    layers: Layers | None
+    cached: int
 
 
 class Batch:
@@ -99,13 +87,15 @@ class Batch:
         self._emit = emit
         self._max_rows = MAX_ROWS if loaded.batchable else 1
         self._waiting: deque[Call] = deque()
-        self._rows: dict[int, Call] = {}
+        self._running: dict[int, Call] = {}
+        self._siblings: deque[_Sibling] = deque()
+        self._rows: dict[int, Row] = {}
         self._prompts = PromptCache(memory.limits.prompt_cache_bytes, _evaluate)
         self._generator = memory.construct(self._build)
 
     @property
     def running(self) -> int:
-        return len(self._rows)
+        return len(self._running)
 
     @property
     def waiting(self) -> int:
@@ -113,8 +103,10 @@ class Batch:
 
     @property
     def kv_bytes(self) -> int:
-        """Key-value caches of the running rows, padding included."""
-        return int(self._generator.prompt_cache_nbytes)
+        """Key-value caches of the running rows, padding included, and of prompts to be shared."""
+        shared = {id(sibling.layers): sibling.layers or () for sibling in self._siblings}
+        waiting = sum(int(layer.nbytes) for layers in shared.values() for layer in layers)
+        return int(self._generator.prompt_cache_nbytes) + waiting
 
     @property
     def prompts(self) -> PromptCache:
@@ -130,32 +122,40 @@ class Batch:
                 self._waiting.remove(call)
                 self._fail(call, "cancelled", "cancelled before it started")
                 return
-        for uid, call in self._rows.items():
-            if call.id == call_id:
-                self._take_out([uid])
-                if call.prefilling:
-                    self._memory.give_back()
-                self._fail(call, "cancelled", f"cancelled after {call.generated} tokens")
-                return
+        if call_id in self._running:
+            call = self._running[call_id]
+            tokens = sum(row.generated for row in call.rows)
+            self._fail(call, "cancelled", f"cancelled after {tokens} tokens")
+            rows = [uid for uid, row in self._rows.items() if row.call is call]
+            prefilling = any(self._rows[uid].prefilling for uid in rows)
+            self._take_out(rows)
+            if prefilling:
+                self._memory.give_back()
 
     def step(self) -> None:
-        """One step of the generator, after letting in the calls that there is room for."""
-        while self._waiting and self._admits(self._waiting[0]):
+        """One step of the generator, after letting in the rows that there is room for."""
+        while self._siblings and self._admits(self._siblings[0].row):
+            self._join(self._siblings.popleft())
+        while self._waiting and not self._siblings and self._admits(self._waiting[0].rows[0]):
             self._start(self._waiting.popleft())
         try:
             prompts, tokens = self._generator.next()
+            logprobs = self._logprobs(tokens)
         except Exception as error:  # noqa: BLE001  whatever a model raises ends its calls only
             self._recover(error)
             return
         for response in prompts:
             self._on_prompt(response)
-        over = [response.uid for response in tokens if self._on_token(response)]
+        over = {r.uid for r in tokens if self._on_token(r, logprobs.get(r.uid))}
+        over.update(uid for uid, row in self._rows.items() if row.call.failed)
         if over:
-            self._take_out(over)
+            self._take_out(sorted(over))
 
     def close(self) -> None:
         """Drops calls, generator and caches, without an event."""
         self._waiting.clear()
+        self._running.clear()
+        self._siblings.clear()
         self._rows.clear()
         self._generator.close()
         self._prompts.set_limit(0)
@@ -173,64 +173,101 @@ class Batch:
         )
         return generator
 
-    def _admits(self, call: Call) -> bool:
+    # --- joining ------------------------------------------------------------------------------
+
+    def _admits(self, row: Row) -> bool:
         rows = self._rows.values()
         if len(rows) >= self._max_rows or sum(row.prefilling for row in rows) >= PREFILL_ROWS:
             return False
         kv_limit = self._memory.limits.kv_bytes
         if not rows or not kv_limit:
             return True
-        longest = max(call.expected_length, *(row.expected_length for row in rows))
+        longest = max(row.expected_length, *(other.expected_length for other in rows))
         return self._loaded.kv.batch(len(rows) + 1, longest) <= kv_limit
 
     def _start(self, call: Call) -> None:
         layers, call.cached = self._prompts.fetch(call.prompt)
-        (uid,) = self._generator.insert(
-            [call.prompt[call.cached :]],
-            max_tokens=[call.max_tokens],
-            caches=[layers],
-            all_tokens=[call.prompt[: call.cached]],
-            samplers=[call.sampler],
-        )
         call.started_at = monotonic()
-        self._rows[uid] = call
+        call.unfinished = len(call.rows)
+        self._running[call.id] = call
         self._emit(wire.Started(call.id, len(call.prompt), call.cached))
+        if call.cached == len(call.prompt) - 1:  # nothing is left to prefill
+            self._siblings.extend(_Sibling(row, layers, call.cached) for row in call.rows[1:])
+        self._insert(call.rows[0], layers, call.cached)
+
+    def _join(self, sibling: _Sibling) -> None:
+        self._insert(sibling.row, sibling.layers, sibling.cached)
+
+    def _insert(self, row: Row, layers: Layers | None, cached: int) -> None:
+        shared = len(row.call.rows) > 1
+        prompt = row.call.prompt
+        (uid,) = self._generator.insert(
+            [prompt[cached:]],
+            max_tokens=[row.call.max_tokens],
+            caches=[copy.deepcopy(layers) if shared else layers],
+            all_tokens=[prompt[:cached]],
+            samplers=[row.sampler],
+            logits_processors=[row.processors],
+        )
+        self._rows[uid] = row
 
     def _on_prompt(self, response: Any) -> None:
-        call = self._rows[response.uid]
-        call.prefilling = not response.end_of_prompt
-        done, _ = response.progress
+        row = self._rows[response.uid]
+        row.prefilling = not response.end_of_prompt
+        call = row.call
+        if row is not call.rows[0]:
+            return
+        done, total = response.progress
         self._emit(wire.PromptProgress(call.id, call.cached + done, len(call.prompt)))
+        if len(call.rows) > 1 and done == total - 1:
+            layers, tokens = self._generator.extract_cache([response.uid])[response.uid]
+            _evaluate(layers)
+            held = len(tokens)
+            self._siblings.extend(_Sibling(sibling, layers, held) for sibling in call.rows[1:])
 
-    def _on_token(self, response: Any) -> bool:
-        """Shows a token; True when the call is over and its row must be taken out."""
-        call = self._rows[response.uid]
-        call.generated += 1
+    # --- tokens -------------------------------------------------------------------------------
+
+    def _logprobs(self, responses: Sequence[Any]) -> dict[int, Drawn]:
+        """By row, for the rows that ask for them."""
+        asking = [r for r in responses if self._rows[r.uid].call.logprobs is not None]
+        if not asking:
+            return {}
+        most = max(self._rows[response.uid].call.logprobs or 0 for response in asking)
+        found = drawn([r.logprobs for r in asking], [r.token for r in asking], most)
+        return {response.uid: of_row for response, of_row in zip(asking, found, strict=True)}
+
+    def _on_token(self, response: Any, logprob: Drawn | None) -> bool:
+        """Shows a token; True when the choice is over and its row must be taken out."""
+        row, reason = self._rows[response.uid], response.finish_reason
+        if not row.call.failed:
+            self._show(row, response.token, reason, logprob)
+        if reason is not None:
+            del self._rows[response.uid]
+            self._prompts.store(response.all_tokens, response.prompt_cache)
+            return False
+        return row.answer.over
+
+    def _show(self, row: Row, token: int, reason: str | None, logprob: Drawn | None) -> None:
+        call = row.call
+        row.generated += 1
         if call.first_token_at is None:
             call.first_token_at = monotonic()
-        reason = response.finish_reason
         try:
-            text = "" if reason == "stop" else call.text.add(response.token)
-            if reason is not None and call.text.stop is None:
-                text += call.text.finish()
+            if reason != "stop":
+                for delta in row.show(token, logprob):
+                    self._emit(delta)
+            if reason is None and not row.answer.over:
+                return
+            for event in row.finish(reason or "stop"):
+                self._emit(event)
         except Exception as error:  # noqa: BLE001  one call's text must not end the others
             _log.exception("call %d: its tokens cannot be turned into text", call.id)
             self._fail(call, "engine_error", f"its tokens cannot be turned into text: {error}")
-            return self._row_remains(response)
-        if text:
-            self._emit(wire.TextDelta(call.id, 0, text))
-        if reason is None and call.text.stop is None:
-            return False
-        self._finish(call, "stop" if call.text.stop is not None else reason)
-        return self._row_remains(response)
-
-    def _row_remains(self, response: Any) -> bool:
-        """Whether the generator still has the row; if not, keeps its cache and forgets it."""
-        if response.finish_reason is None:
-            return True
-        del self._rows[response.uid]
-        self._prompts.store(response.all_tokens, response.prompt_cache)
-        return False
+            return
+        call.unfinished -= 1
+        if call.unfinished == 0:
+            del self._running[call.id]
+            self._emit(call.finished(monotonic()))
 
     def _take_out(self, uids: list[int]) -> None:
         removed = self._generator.remove(uids, return_prompt_caches=True)
@@ -239,25 +276,20 @@ class Batch:
         for uid in uids:
             del self._rows[uid]
 
-    def _finish(self, call: Call, reason: wire.FinishReason) -> None:
-        now = monotonic()
-        first = now if call.first_token_at is None else call.first_token_at
-        timings = wire.Timings(
-            queue_s=call.started_at - call.submitted_at,
-            prefill_s=first - call.started_at,
-            decode_s=now - first,
-        )
-        usage = wire.Usage(len(call.prompt), call.generated, call.cached)
-        self._emit(wire.ChoiceFinished(call.id, 0, reason, call.text.stop))
-        self._emit(wire.Finished(call.id, usage, timings))
+    # --- failing ------------------------------------------------------------------------------
 
     def _fail(self, call: Call, code: wire.FailureCode, message: str) -> None:
+        """The end of a call; its rows are still to be taken out."""
+        call.failed = True
+        self._siblings = deque(kept for kept in self._siblings if kept.row.call is not call)
+        self._running.pop(call.id, None)
         self._emit(wire.Failed(call.id, code, message, retryable=code == "engine_error"))
 
     def _recover(self, error: Exception) -> None:
         """Puts a new generator in place of one that raised; its calls are lost."""
-        _log.exception("a step of the model failed; %d calls are lost", len(self._rows))
-        lost = list(self._rows.values())
+        _log.exception("a step of the model failed; %d calls are lost", len(self._running))
+        lost = list(self._running.values())
+        self._running.clear()
         self._rows.clear()
         self._generator.close()
         self._generator = self._memory.construct(self._build)

@@ -1,4 +1,4 @@
-"""Tokens to text, one row at a time: whole characters only, and no further than a stop string.
+"""Tokens to text, one row at a time: whole characters only.
 
 Byte-level vocabularies (GPT-2 style BPE, and SentencePiece with byte fallback) decode through a
 table of bytes shared by all rows and an incremental UTF-8 decoder per row, so a token costs one
@@ -16,8 +16,6 @@ from typing import Any, Protocol
 
 from mlx_lm.tokenizer_utils import BPEStreamingDetokenizer, SPMStreamingDetokenizer
 
-from engines.parsers.stops import StopScanner
-
 
 class Detokenizer(Protocol):
     """The text of one row."""
@@ -26,46 +24,30 @@ class Detokenizer(Protocol):
         """The whole characters that `token` completes."""
 
     def finish(self) -> str:
-        """What was held back: a character that never became whole is shown as U+FFFD."""
+        """What was held back: a character that never became whole is shown as U+FFFD.
+
+        More tokens may follow.
+        """
 
 
-class TextStream:
-    """The visible text of one row, ended by the first stop string.
+class Detokenizers(Protocol):
+    """Makes detokenizers of one vocabulary."""
 
-    `stop` is the stop string that matched; after that nothing may be added.
-    """
+    def __call__(self) -> Detokenizer:
+        """A detokenizer for a new row."""
 
-    __slots__ = ("_detokenizer", "_scanner", "stop")
-
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
-        self._detokenizer = detokenizer
-        self._scanner = StopScanner(stops) if stops else None
-        self.stop: str | None = None
-
-    def add(self, token: int) -> str:
-        """The text that `token` makes visible."""
-        text = self._detokenizer.add(token)
-        if self._scanner is not None and text:
-            text, self.stop = self._scanner.feed(text)
-        return text
-
-    def finish(self) -> str:
-        """The text still held back, at the end of a generation that no stop string ended."""
-        text = self._detokenizer.finish()
-        if self._scanner is None:
-            return text
-        text, self.stop = self._scanner.feed(text)
-        return text if self.stop is not None else text + self._scanner.flush()
+    def spell(self, token: int) -> str:
+        """The text of `token` by itself; U+FFFD stands for bytes that are no whole character."""
 
 
-def detokenizers(tokenizer: Any) -> Callable[[], Detokenizer]:
-    """A maker of detokenizers for `tokenizer`, a `mlx_lm` TokenizerWrapper."""
+def detokenizers(tokenizer: Any) -> Detokenizers:
+    """The detokenizers of `tokenizer`, a `mlx_lm` TokenizerWrapper."""
     made = tokenizer.detokenizer
     if isinstance(made, BPEStreamingDetokenizer):
         return _ByteMaker(_TokenBytes(made.tokenmap, _spell_bpe), trim=False)
     if isinstance(made, SPMStreamingDetokenizer):
         return _ByteMaker(_TokenBytes(made.tokenmap, _spell_spm), trim=made.trim_space)
-    return lambda: _LibraryDetokenizer(tokenizer.detokenizer)
+    return _LibraryMaker(tokenizer)
 
 
 class _TokenBytes(dict[int, bytes]):
@@ -113,6 +95,9 @@ class _ByteMaker:
     def __call__(self) -> Detokenizer:
         return _TrimmingDetokenizer(self._table) if self._trim else _ByteDetokenizer(self._table)
 
+    def spell(self, token: int) -> str:
+        return self._table[token].decode("utf-8", "replace")
+
 
 class _ByteDetokenizer:
     __slots__ = ("_decode", "_table")
@@ -141,6 +126,17 @@ class _TrimmingDetokenizer(_ByteDetokenizer):
             return text
         self._begun = True
         return text.removeprefix(" ")
+
+
+class _LibraryMaker:
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self) -> Detokenizer:
+        return _LibraryDetokenizer(self._tokenizer.detokenizer)
+
+    def spell(self, token: int) -> str:
+        return str(self._tokenizer.decode([token]))
 
 
 class _LibraryDetokenizer:

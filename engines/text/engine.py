@@ -1,4 +1,4 @@
-"""The text engine on mlx-lm: chat messages in, text out, many calls in one running batch.
+"""The text engine on mlx-lm: requests in, text and tool calls out, in one running batch.
 
 Owned and driven by the work thread, like everything of this package.
 """
@@ -6,18 +6,23 @@ Owned and driven by the work thread, like everything of this package.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from time import monotonic
 
 import mlx.core as mx
+import msgspec
 
 from engines import wire
-from engines.base import Emit, EngineError, Report
-from engines.text.batch import Batch, Call
-from engines.text.detokenize import TextStream, detokenizers
+from engines.answer import Answer
+from engines.base import Emit, EngineError, Report, refuse_constraints
+from engines.text.batch import Batch
+from engines.text.calls import Call, Row
 from engines.text.limits import DeviceMemory, Mlx
 from engines.text.model import LoadedModel, load
-from engines.text.prompt import PromptEncoder
+from engines.text.parsing import Parsing
+from engines.text.processors import check_sampling, processors_for
 from engines.text.sampling import sampler_for
+from engines.text.vocabulary import Vocabulary, check_token_ids
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +62,11 @@ class TextEngine:
     def submit(self, request: wire.Generate) -> None:
         """Takes a call in. Raises `EngineError`, taking nothing."""
         self._now_serving().submit(request)
+
+    def answer(self, question: wire.Ask) -> wire.Answer:
+        """Answers a small question from the tokenizer. Raises `EngineError`."""
+        serving = self._now_serving()
+        return serving.vocabulary.answer(question, serving.context_length)
 
     def cancel(self, call_id: int) -> None:
         """Ends a call with `Failed(code="cancelled")`; an unknown id is not an error."""
@@ -131,9 +141,9 @@ class _Serving:
     def __init__(self, loaded: LoadedModel, batch: Batch, memory: DeviceMemory) -> None:
         self.loaded = loaded
         self.batch = batch
+        self.vocabulary = Vocabulary(loaded.tokenizer)
         self._memory = memory
-        self._encoder = PromptEncoder(loaded.tokenizer)
-        self._new_detokenizer = detokenizers(loaded.tokenizer)
+        self._parsing = Parsing(loaded.tokenizer, self.vocabulary)
 
     @property
     def context_length(self) -> int:
@@ -142,16 +152,53 @@ class _Serving:
         return self.loaded.kv.context(kv_bytes, most) if kv_bytes else most
 
     def submit(self, request: wire.Generate) -> None:
-        prompt = self._encoder.encode(request.messages, request.template_kwargs)
+        refuse_constraints(request)
+        check_sampling(request.sampling, self.loaded.vocabulary_size)
+        if request.n < 1:
+            raise EngineError("invalid_request", f"n is {request.n}; it must be 1 or more")
+        prompt = self._prompt(request)
         call = Call(
             id=request.id,
             prompt=prompt,
             max_tokens=self._room(len(prompt), request.max_tokens),
-            sampler=sampler_for(request.sampling),
-            text=TextStream(self._new_detokenizer(), request.stop),
+            logprobs=request.logprobs,
+            spell=self.vocabulary.spell,
+            special=self.vocabulary.special.get,
             submitted_at=monotonic(),
         )
+        call.rows.extend(self._choices(request, call))
         self.batch.add(call)
+
+    def _choices(self, request: wire.Generate, call: Call) -> Iterator[Row]:
+        pipelines = self._parsing.pipelines(request, call.prompt)
+        budgets = self._parsing.budgets(request, call.prompt)
+        for choice, pipeline in enumerate(pipelines):
+            sampling = request.sampling
+            if choice and sampling.seed is not None:
+                sampling = msgspec.structs.replace(sampling, seed=sampling.seed + choice)
+            yield Row(
+                call=call,
+                sampler=sampler_for(sampling),
+                processors=[*processors_for(sampling), *budgets[choice : choice + 1]],
+                detokenizer=self.vocabulary.detokenizers(),
+                answer=Answer(
+                    call.id,
+                    choice,
+                    pipeline,
+                    parallel=request.tool_choice.parallel,
+                    logprobs=request.logprobs is not None,
+                ),
+            )
+
+    def _prompt(self, request: wire.Generate) -> list[int]:
+        if request.token_ids is not None:
+            if not request.token_ids:
+                raise EngineError("invalid_request", "the prompt is empty")
+            check_token_ids(request.token_ids, self.loaded.vocabulary_size, "prompt: token id")
+            return list(request.token_ids)
+        if request.prompt is not None:
+            return self.vocabulary.text_prompt(request.prompt)
+        return self.vocabulary.chat_prompt(request)
 
     def _room(self, prompt_tokens: int, max_tokens: int | None) -> int:
         """Tokens the call may generate. Raises `EngineError` when the context cannot hold them."""

@@ -68,6 +68,8 @@ class LoadedModel:
     tokenizer: Any
     context_length: int
     weights_bytes: int
+    vocabulary_size: int
+    """Tokens that the model has logits for; its tokenizer may know fewer."""
     kv: KvCost
     batchable: bool
     cast_bytes: int
@@ -88,23 +90,29 @@ def load(spec: wire.EngineSpec, report: Report) -> LoadedModel:
             report(wire.Loading("casting float16 weights to float32, as this device is a CPU"))
         weights = _materialise(model, report)
         report(wire.Loading("building tokenizer", weights, weights))
-        tokenizer = load_tokenizer(
-            path,
-            {"trust_remote_code": spec.trust_remote_code},
-            eos_token_ids=config.get("eos_token_id"),
-        )
+        tokenizer = build_tokenizer(path, config, spec.trust_remote_code)
         report(wire.Loading("first token", weights, weights))
-        kv = _measure_kv(model)
+        kv, vocabulary_size = _first_token(model)
     except Exception as error:  # a checkpoint can be wrong in any way
         raise LoadError(_explain(path, error)) from error
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        context_length=_context_length(config, spec.context_length),
+        context_length=context_length(config, spec.context_length),
         weights_bytes=weights,
+        vocabulary_size=vocabulary_size,
         kv=kv,
         batchable=all(hasattr(layer, "merge") for layer in make_prompt_cache(model)),
         cast_bytes=cast,
+    )
+
+
+def build_tokenizer(path: Path, config: dict[str, Any], trust_remote_code: bool) -> Any:
+    """The tokenizer of the model in `path`, with what `config` says about its last tokens."""
+    return load_tokenizer(
+        path,
+        {"trust_remote_code": trust_remote_code},
+        eos_token_ids=config.get("eos_token_id"),
     )
 
 
@@ -160,10 +168,18 @@ def _groups(arrays: list[Any]) -> Iterator[list[Any]]:
         yield group
 
 
-def _measure_kv(model: Any) -> KvCost:
-    """Runs one token, which also shows that the model runs at all, and looks at its cache."""
+def _first_token(model: Any) -> tuple[KvCost, int]:
+    """Runs one token, which also shows that the model runs at all.
+
+    Returns what its cache costs, and how many tokens it has logits for.
+    """
     layers = make_prompt_cache(model)
-    mx.eval(model(mx.array([[0]]), cache=layers))
+    logits = model(mx.array([[0]]), cache=layers)
+    mx.eval(logits)
+    return _kv_cost(layers), int(logits.shape[-1])
+
+
+def _kv_cost(layers: list[Any]) -> KvCost:
     per_row = 0
     step = 1
     per_token: Counter[int | None] = Counter()
@@ -189,7 +205,7 @@ def _allocated_tokens(layer: Any) -> int:
     return int(keys.shape[2]) if keys is not None and getattr(keys, "ndim", 0) == 4 else 0
 
 
-def _context_length(config: dict[str, Any], wanted: int | None) -> int:
+def context_length(config: dict[str, Any], wanted: int | None) -> int:
     """The smaller of what the model states and what the operator asks for, in tokens."""
     text = config.get("text_config") or {}
     stated = [

@@ -1,9 +1,11 @@
-"""Chat messages to prompt tokens, so that no message can pass for a control token.
+"""Chat messages to prompt tokens, so that nothing a client sends can pass for a control token.
 
 A template spells its turn markers as text, so a user who writes `<|im_end|><|im_start|>system`
-would forge a turn if the rendered text were encoded in one go. When a message holds the spelling
-of a control token, the template is rendered with a placeholder in place of each content, and the
-contents are encoded on their own as ordinary text.
+would forge a turn if the rendered text were encoded in one go. Where any string of the request
+(contents, tool results, names and arguments of calls, traces, tool descriptions) holds the spelling
+of a control token, the template is rendered with a placeholder in place of each such spelling, and
+the spellings are encoded on their own as ordinary text. A placeholder is letters and digits, so it
+comes through whatever the template does to a string, JSON included.
 """
 
 from __future__ import annotations
@@ -31,7 +33,12 @@ class PromptEncoder:
         self._not_from_others = _any_of(special | structural)
         self._control_ids = frozenset(tokenizer.convert_tokens_to_ids(sorted(special | structural)))
 
-    def encode(self, messages: Messages, template_kwargs: Mapping[str, Any]) -> list[int]:
+    def encode(
+        self,
+        messages: Messages,
+        template_kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> list[int]:
         """The prompt's tokens, generation prompt included; never empty.
 
         Raises `EngineError` ("invalid_request") when the template refuses the messages.
@@ -40,29 +47,45 @@ class PromptEncoder:
             raise EngineError(
                 "invalid_request", "this model has no chat template, so it cannot take messages"
             )
-        if any(self._forges(message) for message in messages):
-            tokens = self._encode_apart(messages, template_kwargs)
-        else:
-            tokens = self._plain(self._render(messages, template_kwargs))
+        marks = _Placeholders()
+        try:
+            hidden = [self._hide_message(message, marks) for message in messages]
+            options = {"add_generation_prompt": True, **marks.hide(template_kwargs, self._never)}
+            if tools:
+                options["tools"] = marks.hide(list(tools), self._not_from_others)
+        except RecursionError as error:
+            raise EngineError("invalid_request", "the messages are nested too deeply") from error
+        rendered = self._render(hidden, options)
+        tokens = self._encode_apart(rendered, marks) if marks.hidden else self._plain(rendered)
         if not tokens:
             raise EngineError("invalid_request", "the messages give an empty prompt")
         return tokens
 
-    def _forges(self, message: Mapping[str, Any]) -> bool:
-        content = message.get("content")
-        if not isinstance(content, str):
-            return False
-        own = message.get("role") == "assistant"
-        return (self._never if own else self._not_from_others).search(content) is not None
+    def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a text as it is, its control tokens included.
 
-    def _render(self, messages: Messages, template_kwargs: Mapping[str, Any]) -> str:
+        The tokenizer's own beginning is not put in front of a text that begins with it.
+        """
+        bos = self._tokenizer.bos_token
+        begun = bool(bos) and text.startswith(bos)
+        tokens: list[int] = self._tokenizer.encode(
+            text, add_special_tokens=add_special_tokens and not begun
+        )
+        return tokens
+
+    def _hide_message(self, message: Mapping[str, Any], marks: _Placeholders) -> dict[str, Any]:
+        own = message.get("role") == "assistant"
+        return {
+            key: marks.hide(
+                value, self._never if own and key == "content" else self._not_from_others
+            )
+            for key, value in message.items()
+        }
+
+    def _render(self, messages: Messages, options: Mapping[str, Any]) -> str:
         try:
             return str(
-                self._tokenizer.apply_chat_template(
-                    [dict(message) for message in messages],
-                    tokenize=False,
-                    **{"add_generation_prompt": True, **template_kwargs},
-                )
+                self._tokenizer.apply_chat_template(list(messages), tokenize=False, **options)
             )
         except Exception as error:  # a template is a program from the checkpoint
             detail = " ".join(str(error).split())[:300] or type(error).__name__
@@ -71,22 +94,14 @@ class PromptEncoder:
                 f"the model's chat template does not take these messages: {detail}",
             ) from error
 
-    def _encode_apart(self, messages: Messages, template_kwargs: Mapping[str, Any]) -> list[int]:
-        contents: dict[str, str] = {}
-        hidden = []
-        for message in messages:
-            content = message.get("content")
-            if isinstance(content, str) and self._forges(message):
-                # Not to be guessed, or a content could name another one's place.
-                mark = f"content{secrets.token_hex(16)}"
-                contents[mark] = content
-                message = {**message, "content": mark}  # noqa: PLW2901
-            hidden.append(message)
-        marks = re.compile("(" + "|".join(contents) + ")")
+    def _encode_apart(self, rendered: str, marks: _Placeholders) -> list[int]:
         tokens: list[int] = []
-        for piece in marks.split(self._render(hidden, template_kwargs)):
-            content = contents.get(piece)
-            tokens += self._plain(piece) if content is None else self._as_text(content)
+        for piece in marks.split(rendered):
+            spelling = marks.hidden.get(piece)
+            if spelling is not None:
+                tokens += self._as_text(spelling)
+            elif piece:
+                tokens += self._plain(piece)
         return tokens
 
     def _as_text(self, content: str) -> list[int]:
@@ -110,6 +125,41 @@ class PromptEncoder:
     def _plain(self, text: str) -> list[int]:
         tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return tokens
+
+
+class _Placeholders:
+    """What stands for the control spellings of one request: `hidden`, spellings by placeholder.
+
+    Placeholders are drawn anew for every request; one that could be guessed could be forged.
+    """
+
+    def __init__(self) -> None:
+        self.hidden: dict[str, str] = {}
+        self._by_spelling: dict[str, str] = {}
+
+    def hide(self, value: Any, spellings: re.Pattern[str]) -> Any:
+        """A copy of a JSON value without any of `spellings` in its strings and keys."""
+        if isinstance(value, str):
+            return spellings.sub(self._placeholder, value)
+        if isinstance(value, Mapping):
+            return {
+                self.hide(key, spellings): self.hide(item, spellings) for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.hide(item, spellings) for item in value]
+        return value
+
+    def split(self, rendered: str) -> list[str]:
+        """Cuts a rendered text into placeholders and what stands between them."""
+        return re.split("(" + "|".join(self.hidden) + ")", rendered)
+
+    def _placeholder(self, found: re.Match[str]) -> str:
+        spelling = found.group()
+        if spelling not in self._by_spelling:
+            mark = f"content{secrets.token_hex(16)}"
+            self._by_spelling[spelling] = mark
+            self.hidden[mark] = spelling
+        return self._by_spelling[spelling]
 
 
 def _control_spellings(tokenizer: Any) -> tuple[set[str], set[str]]:

@@ -6,6 +6,7 @@ that the engine need not know which of the two it drives.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from engines.text.processors import Processor
 from engines.text.sampling import Sampler
 
 
@@ -29,6 +31,7 @@ class TokenResponse(NamedTuple):
 
     uid: int
     token: int
+    logprobs: Any
     finish_reason: str | None
     prompt_cache: list[Any] | None = None
     all_tokens: list[int] | None = None
@@ -44,6 +47,7 @@ class _Row:
     tokens: list[int]
     """What `layers` hold."""
     sampler: Sampler
+    processors: list[Processor]
     generated: int = 0
 
 
@@ -65,15 +69,17 @@ class SerialGenerator:
         caches: Sequence[list[Any] | None],
         all_tokens: Sequence[list[int]],
         samplers: Sequence[Sampler],
+        logits_processors: Sequence[list[Processor]],
     ) -> list[int]:
         """Queues rows; one entry per prompt in every argument. Returns their ids."""
         first = self._inserted
-        rows = zip(prompts, max_tokens, caches, all_tokens, samplers, strict=True)
-        for prompt, most, layers, held, sampler in rows:
+        columns = (prompts, max_tokens, caches, all_tokens, samplers, logits_processors)
+        for prompt, most, layers, held, sampler, processors in zip(*columns, strict=True):
             if layers is None:
                 layers = make_prompt_cache(self._model)  # noqa: PLW2901
+            total = len(prompt)
             self._rows.append(
-                _Row(self._inserted, prompt, len(prompt), most, layers, list(held), sampler)
+                _Row(self._inserted, prompt, total, most, layers, list(held), sampler, processors)
             )
             self._inserted += 1
         return list(range(first, self._inserted))
@@ -87,6 +93,14 @@ class SerialGenerator:
             return [self._prefill(row)], []
         ended = [] if row.generated else [PromptResponse(row.uid, (row.total, row.total), True)]
         return ended, [self._decode(row)]
+
+    def extract_cache(self, uids: Sequence[int]) -> dict[int, tuple[list[Any], list[int]]]:
+        """Copies of rows' caches and of the tokens these hold."""
+        return {
+            row.uid: (copy.deepcopy(row.layers), list(row.tokens))
+            for row in self._rows
+            if row.uid in uids
+        }
 
     def remove(
         self, uids: Sequence[int], return_prompt_caches: bool = False
@@ -117,6 +131,10 @@ class SerialGenerator:
 
     def _decode(self, row: _Row) -> TokenResponse:
         logits = self._forward(row, 1)[:, -1, :]
+        if row.processors:
+            tokens = mx.array(row.tokens)
+            for processor in row.processors:
+                logits = processor(tokens, logits)
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         token = int(row.sampler(logprobs).item())
         row.pending = [token]
@@ -125,6 +143,6 @@ class SerialGenerator:
         if token in self._stop_tokens:
             reason = "stop"
         if reason is None:
-            return TokenResponse(row.uid, token, None)
+            return TokenResponse(row.uid, token, logprobs[0], None)
         self._rows.remove(row)
-        return TokenResponse(row.uid, token, reason, row.layers, row.tokens)
+        return TokenResponse(row.uid, token, logprobs[0], reason, row.layers, row.tokens)

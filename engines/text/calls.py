@@ -1,0 +1,105 @@
+"""The calls of one text model and their choices: each choice is one row of the generator.
+
+All times are of the monotonic clock, in seconds. The work thread owns everything here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from engines import wire
+from engines.answer import Answer
+from engines.text.detokenize import Detokenizer
+from engines.text.logprobs import Drawn
+from engines.text.processors import Processor
+from engines.text.sampling import Sampler
+
+HEADROOM_TOKENS = 512
+"""Growth reserved for a row when another is admitted. Reserving all of `max_tokens`, which is the
+whole context for a client that names none, would leave a batch of one."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request. `spell` gives a token's text; `special` does so for special tokens only."""
+
+    id: int
+    prompt: list[int]
+    max_tokens: int
+    logprobs: int | None
+    spell: Callable[[int], str]
+    special: Callable[[int], str | None]
+    submitted_at: float
+    started_at: float = 0.0
+    first_token_at: float | None = None
+    cached: int = 0
+    rows: list[Row] = field(default_factory=list)
+    unfinished: int = 0
+    """Choices that have not ended."""
+    failed: bool = False
+
+    def finished(self, now: float) -> wire.Finished:
+        """The end of a call that all choices of have ended: the prompt counts once."""
+        first = now if self.first_token_at is None else self.first_token_at
+        return wire.Finished(
+            self.id,
+            wire.Usage(
+                prompt_tokens=len(self.prompt),
+                completion_tokens=sum(row.generated for row in self.rows),
+                cached_tokens=self.cached,
+                reasoning_tokens=sum(row.answer.reasoning_tokens for row in self.rows),
+            ),
+            wire.Timings(
+                queue_s=self.started_at - self.submitted_at,
+                prefill_s=first - self.started_at,
+                decode_s=now - first,
+            ),
+        )
+
+
+@dataclass(slots=True)
+class Row:
+    """One choice: how its tokens are drawn, and how they become text."""
+
+    call: Call
+    sampler: Sampler
+    processors: list[Processor]
+    detokenizer: Detokenizer
+    answer: Answer
+    generated: int = 0
+    prefilling: bool = True
+
+    @property
+    def expected_length(self) -> int:
+        """Tokens it may hold before the next row is admitted beside it."""
+        left = self.call.max_tokens - self.generated
+        return len(self.call.prompt) + self.generated + min(left, HEADROOM_TOKENS)
+
+    def show(self, token: int, drawn: Drawn | None) -> Sequence[wire.Delta]:
+        """What `token` makes visible."""
+        spelling = self.call.special(token)
+        if spelling is None:
+            text = self.detokenizer.add(token)
+            if drawn is None:
+                return self.answer.add(text, False)
+            return self.answer.add(text, False, logprobs=[self._logprob(text, drawn)])
+        logprobs = () if drawn is None else [self._logprob(spelling, drawn)]
+        # A special token ends whatever character was not whole yet.
+        rest = self.detokenizer.finish()
+        before = self.answer.add(rest, False, tokens=0) if rest else ()
+        if self.answer.over:
+            return before
+        return [*before, *self.answer.add(spelling, True, logprobs=logprobs)]
+
+    def finish(self, reason: str) -> Sequence[wire.Delta | wire.ChoiceFinished]:
+        """The last of the text, and the end: the model stopped, or "length" cut it."""
+        deltas: list[wire.Delta | wire.ChoiceFinished] = []
+        if not self.answer.over and (rest := self.detokenizer.finish()):
+            deltas += self.answer.add(rest, False, tokens=0)
+        return [*deltas, *self.answer.finish("length" if reason == "length" else "stop")]
+
+    def _logprob(self, text: str, drawn: Drawn) -> wire.TokenLogprob:
+        best = drawn.best[: self.call.logprobs]
+        top = tuple((self.call.spell(token), value) for token, value in best)
+        return wire.TokenLogprob(text, drawn.logprob, top)

@@ -1,0 +1,169 @@
+"""What changes the logits of one row before its next token is drawn, for mlx-lm's generator.
+
+A processor takes the row's tokens so far (prompt and answer, an array on the device) and its logits
+[1, vocabulary], and returns logits of the same type. It belongs to one row and sees its steps in
+order, the prompt first. None of them raises: an exception inside a step would spoil the batch.
+Only the budget waits for the device, and only in the rows that ask for one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from engines import wire
+from engines.base import EngineError
+from engines.text.detokenize import Detokenizer
+from engines.text.vocabulary import check_token_ids
+
+_log = logging.getLogger(__name__)
+
+Processor = Callable[[Any, Any], Any]
+
+_TAIL_CHARACTERS = 128
+"""More than the longest marker of a trace."""
+
+
+def check_sampling(sampling: wire.Sampling, vocabulary_size: int) -> None:
+    """Raises `EngineError` for values that no processor could apply."""
+    check_token_ids(list(sampling.logit_bias), vocabulary_size, "logit_bias: token id")
+    numbers = (sampling.presence_penalty, sampling.frequency_penalty, *sampling.logit_bias.values())
+    if not all(map(math.isfinite, numbers)):
+        raise EngineError("invalid_request", "penalties and biases must be finite numbers")
+    if not 0 < sampling.repetition_penalty < math.inf:
+        raise EngineError(
+            "invalid_request",
+            f"repetition_penalty is {sampling.repetition_penalty}; it must be more than 0",
+        )
+
+
+def processors_for(sampling: wire.Sampling) -> list[Processor]:
+    """The processors that `sampling`, which was checked, asks for; none for one that is plain."""
+    processors: list[Processor] = []
+    if sampling.logit_bias:
+        processors.append(Bias(sampling.logit_bias))
+    additive = sampling.presence_penalty or sampling.frequency_penalty
+    if additive or sampling.repetition_penalty != 1.0:
+        processors.append(Penalties(sampling))
+    return processors
+
+
+class Penalties:
+    """Makes tokens less likely that were there before.
+
+    Presence and frequency count generated tokens (https://platform.openai.com/docs/guides/text,
+    "frequency and presence penalties"); repetition looks at the prompt too and divides positive
+    logits, multiplies negative ones (CTRL, https://arxiv.org/abs/1909.05858, section 4.1).
+    """
+
+    def __init__(self, sampling: wire.Sampling) -> None:
+        self._presence = sampling.presence_penalty
+        self._frequency = sampling.frequency_penalty
+        self._repetition = sampling.repetition_penalty
+        self._counts: Any = None
+        self._prompt: Any = None
+
+    def __call__(self, tokens: Any, logits: Any) -> Any:
+        if self._counts is None:
+            self._counts = mx.zeros(logits.shape[-1])
+            self._prompt = mx.zeros(logits.shape[-1], mx.bool_)
+            self._prompt[tokens] = True
+        else:
+            self._counts = self._counts.at[tokens[-1:]].add(1)
+        said = self._counts > 0
+        changed = logits.astype(mx.float32)
+        if self._repetition != 1.0:
+            weaker = mx.where(changed > 0, changed / self._repetition, changed * self._repetition)
+            changed = mx.where(said | self._prompt, weaker, changed)
+        changed = changed - self._frequency * self._counts - self._presence * said
+        # Another type would change how the other rows of the batch are rounded.
+        return changed.astype(logits.dtype)
+
+
+class Bias:
+    """Adds to the logits of single tokens, given by id."""
+
+    def __init__(self, bias: dict[int, float]) -> None:
+        self._tokens = mx.array(list(bias))
+        self._values = mx.array(list(bias.values()))
+
+    def __call__(self, tokens: Any, logits: Any) -> Any:
+        return logits.at[:, self._tokens].add(self._values.astype(logits.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class TraceMarkers:
+    """How a family opens and closes its trace, and what to write to close it early.
+
+    `pairs` are openers with their closers. `closing` is the tokens that end a trace, by closer.
+    `open` is the closer of the trace that the prompt has opened, None if it has not.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    closing: dict[str, list[int]]
+    open: str | None
+
+
+class ReasoningBudget:
+    """Ends a trace after `budget` tokens by forcing the tokens that close it.
+
+    It reads the row's text as it comes, which needs the last token: it waits for that one after the
+    model's forward pass is on its way.
+    """
+
+    def __init__(
+        self,
+        budget: int,
+        markers: TraceMarkers,
+        detokenizer: Detokenizer,
+        special: Callable[[int], str | None],
+    ) -> None:
+        self._budget = budget
+        self._markers = markers
+        self._detokenizer = detokenizer
+        self._special = special
+        self._closer = markers.open
+        self._spent = 0
+        self._tail = ""
+        self._forced: deque[int] = deque()
+        self._begun = False
+
+    def __call__(self, tokens: Any, logits: Any) -> Any:
+        if self._begun:
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+            self._read(int(tokens[-1].item()))
+        self._begun = True
+        if self._closer is not None and self._spent >= self._budget:
+            self._forced.extend(self._markers.closing[self._closer])
+            self._closer, self._tail = None, ""
+        if not self._forced:
+            return logits
+        wanted = mx.arange(logits.shape[-1])[None] == self._forced.popleft()
+        return mx.where(wanted, 0.0, -mx.inf).astype(logits.dtype)
+
+    def _read(self, token: int) -> None:
+        try:
+            text = self._special(token) or self._detokenizer.add(token)
+        except Exception:  # noqa: BLE001  a tokenizer may raise anything, a processor nothing
+            _log.exception("a reasoning budget cannot be kept")
+            self._closer, self._markers = None, TraceMarkers((), {}, None)
+            return
+        self._tail = (self._tail + text)[-_TAIL_CHARACTERS:]
+        if self._closer is None:
+            self._look_for(self._markers.pairs)
+        elif self._closer in self._tail:
+            self._closer, self._tail = None, ""
+        else:
+            self._spent += 1
+
+    def _look_for(self, pairs: Sequence[tuple[str, str]]) -> None:
+        for opener, closer in pairs:
+            if opener in self._tail:
+                self._closer, self._tail = closer, ""
+                return
