@@ -1,0 +1,1 @@
+"""Does what residency decides: engines as processes, calls as mailboxes."""

@@ -1,0 +1,217 @@
+"""A fault with one engine is that model's alone, whatever raises it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines import wire
+from gateway import errors
+from gateway.errors import Refusal
+from gateway.registry.find import Model, find
+from gateway.registry.remembered import Remembered
+from gateway.registry.schema import Entry, Scripted
+from gateway.residency import (
+    CancelLeases,
+    Policy,
+    Reject,
+    SetLimits,
+    State,
+    Stop,
+    Transition,
+)
+from gateway.supervisor.call import Call, CallFailed, CallItem
+from gateway.supervisor.engine import EngineLife, Exit
+from gateway.supervisor.probe import ScriptedProbe
+from gateway.supervisor.process import Process
+from gateway.supervisor.supervisor import Setup, Supervisor
+from gateway.supervisor.tasks import Tasks
+from gateway.supervisor.watch import Patience
+
+pytestmark = pytest.mark.anyio
+
+GIB = 2**30
+TIMEOUT_S = 30.0
+
+
+class Notes:
+    """An observer that only notes how engines ended."""
+
+    def __init__(self) -> None:
+        self.exits: list[tuple[str, str]] = []
+        self.exited_once = asyncio.Event()
+
+    def moved(self, transition: Transition) -> None: ...
+
+    def granted(self, model: str, waited_s: float) -> None: ...
+
+    def refused(self, model: str, reject: Reject) -> None: ...
+
+    def given_up(self, model: str, reason: str) -> None: ...
+
+    def stopped(self, stop: Stop) -> None: ...
+
+    def ended(self, ended: CancelLeases) -> None: ...
+
+    def limited(self, limits: SetLimits) -> None: ...
+
+    def pinned(self, model: str, pinned: bool, until: float | None) -> None: ...
+
+    def stranded(self, model: str, stranded_bytes: int) -> None: ...
+
+    def forgotten(self, model: str) -> None: ...
+
+    def spawned(self, pid: int) -> None: ...
+
+    def reaped(self, pid: int) -> None: ...
+
+    def loading(self, model: str, progress: wire.Loading) -> None: ...
+
+    def loaded(self, model: Model, ready: wire.Ready, seconds: float) -> None: ...
+
+    def finished(self, model: str, finished: wire.Finished) -> None: ...
+
+    def exited(self, model: str, pid: int | None, exit_: Exit) -> None:
+        self.exits.append((model, exit_.how))
+        self.exited_once.set()
+
+
+class Running:
+    """A supervisor with two small scripted models, `one` and `two`."""
+
+    def __init__(self) -> None:
+        self.notes = Notes()
+        self.tasks = Tasks()
+        models = tuple(
+            find(
+                Entry(name=name, engine="scripted", scripted=Scripted(size_gb=1, deltas=2)),
+                base=Path(),
+                environ={},
+            )
+            for name in ("one", "two")
+        )
+        setup = Setup(models, Policy(budget_bytes=2 * GIB), Patience())
+        sizes = Remembered(Path("unused"))
+        self.supervisor = Supervisor(setup, ScriptedProbe(), sizes, self.tasks, self.notes)
+
+    def call(self, model: str) -> Call:
+        return self.supervisor.open(
+            model, lambda call_id: wire.Generate(call_id, [{"role": "user", "content": "x"}])
+        )
+
+    def state(self, model: str) -> State:
+        return next(view.state for view in self.supervisor.snapshot().models if view.name == model)
+
+    async def last(self, call: Call) -> CallItem:
+        """The item that ends the call."""
+        deadline = asyncio.get_running_loop().time() + TIMEOUT_S
+        while True:
+            items = await call.batch(deadline)
+            assert items, "the call never ended"
+            if isinstance(items[-1], wire.Finished | CallFailed):
+                return items[-1]
+
+    async def failure(self, model: str) -> errors.GatewayError:
+        end = await self.last(self.call(model))
+        assert isinstance(end, CallFailed)
+        return end.error
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[Running]:
+    made = Running()
+    yield made
+    await made.supervisor.shutdown()
+    await made.tasks.close()
+
+
+def once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: Exception) -> None:
+    """The first use of `owner.name` raises; after that it is as before."""
+    original = getattr(owner, name)
+
+    def raises(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(owner, name, original)
+        raise error
+
+    monkeypatch.setattr(owner, name, raises)
+
+
+async def test_a_process_that_cannot_be_started_is_a_failed_load(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once(monkeypatch, Process, "spawn", BlockingIOError(11, "Resource temporarily unavailable"))
+    error = await running.failure("one")
+    assert isinstance(error, errors.LoadFailed)
+    assert "did not start: [Errno 11] Resource temporarily unavailable" in error.message
+    assert isinstance(await running.last(running.call("one")), wire.Finished)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Process, "spawn"), (EngineLife, "_until_over"), (EngineLife, "_end"), (EngineLife, "_exit")],
+)
+async def test_a_bug_in_the_life_of_an_engine_ends_only_that_engine(
+    running: Running, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    assert isinstance(await running.last(running.call("two")), wire.Finished)
+    once(monkeypatch, owner, name, RuntimeError("a bug"))
+    call = running.call("one")
+    if name in ("_end", "_exit"):  # these run at the end of a life
+        assert isinstance(await running.last(call), wire.Finished)
+        running.supervisor.slots["one"].stop("the test says so")
+        async with asyncio.timeout(TIMEOUT_S):
+            await running.notes.exited_once.wait()
+    else:
+        end = await running.last(call)
+        assert isinstance(end, CallFailed)
+        assert "the gateway failed while running it: a bug" in end.error.message
+    assert isinstance(await running.last(running.call("two")), wire.Finished)
+    assert running.state("two") is State.READY
+    assert isinstance(await running.last(running.call("one")), wire.Finished)
+    assert [model for model, _ in running.notes.exits] == ["one"]
+
+
+async def test_a_bug_while_a_decision_is_carried_out_stops_no_other(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once(monkeypatch, type(running.supervisor), "_set_timer", RuntimeError("a bug"))
+    assert isinstance(await running.last(running.call("one")), wire.Finished)
+    assert isinstance(await running.last(running.call("two")), wire.Finished)
+
+
+async def test_a_request_too_large_for_the_wire_is_refused_before_it_counts(
+    running: Running,
+) -> None:
+    text = "x" * wire.MAX_REQUEST_BYTES
+    with pytest.raises(errors.BodyTooLarge, match="the limit is 8,388,608"):
+        running.supervisor.open(
+            "one", lambda call_id: wire.Generate(call_id, [{"role": "user", "content": text}])
+        )
+    view = running.supervisor.snapshot().models[0]
+    assert (view.waiting, view.loads) == (0, 0)
+
+
+async def test_while_draining_nothing_new_is_taken(running: Running) -> None:
+    call = running.call("one")
+    refusal = Refusal(errors.Draining, "no more", 5)
+    running.supervisor.drain(refusal)
+    with pytest.raises(errors.Draining, match="no more"):
+        running.call("two")
+    assert isinstance(await running.last(call), wire.Finished)
+    async with asyncio.timeout(TIMEOUT_S):
+        await running.supervisor.drained()
+
+
+async def test_a_client_that_takes_nothing_is_told_so_and_frees_its_place(
+    running: Running,
+) -> None:
+    waiting = running.call("one")
+    running.supervisor.too_slow(waiting)
+    end = await running.last(waiting)
+    assert isinstance(end, CallFailed)
+    assert isinstance(end.error, errors.ClientTooSlow)
+    assert running.supervisor.snapshot().models[0].waiting == 0
