@@ -1,0 +1,1 @@
+"""Dialects and operating routes: each a few functions around the one exchange."""

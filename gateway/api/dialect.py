@@ -1,0 +1,88 @@
+"""What a generating dialect gives the exchange: a decoded request and encoders for its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from engines import wire
+from gateway.api.errors import OPENAI, ErrorForm
+from gateway.errors import GatewayError
+from gateway.supervisor.call import CallItem
+from gateway.supervisor.supervisor import PLAIN, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """A model's own values for what a request leaves open; None leaves it to the dialect."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    max_tokens: int | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    parsers: wire.Parsers = field(default_factory=wire.Parsers)
+
+
+Make = Callable[[int, Defaults], wire.Generate]
+"""Completes a checked request with a call id and the model's defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """A checked request, as far as the exchange has to know it; a dialect adds what it needs.
+
+    `generate` makes its call. A request with several prompts has one more call for each of
+    `others`: choice k of call c is then choice c * `n` + k of the answer. `timeout_s` is how long
+    the client gives the whole of it. `fingerprint`, which the exchange fills in, changes with what
+    the model is made of.
+    """
+
+    model: str
+    stream: bool
+    include_usage: bool
+    generate: Make
+    others: tuple[Make, ...] = ()
+    n: int = 1
+    timeout_s: float | None = None
+    wish: Wish = PLAIN
+    fingerprint: str | None = None
+
+
+AnyDecoded = TypeVar("AnyDecoded", bound=Decoded)
+
+
+class StreamEncoder(Protocol):
+    """Call items to frames of an event stream."""
+
+    def heartbeat(self) -> bytes:
+        """The frame that says, in a silence, that the call goes on."""
+
+    def frames(self, items: Sequence[CallItem]) -> list[bytes]:
+        """The frames of these items, in order."""
+
+    def error(self, error: GatewayError) -> bytes:
+        """The frame that ends a stream in failure."""
+
+
+class BodyEncoder(Protocol):
+    """Call items to one body."""
+
+    def add(self, items: Sequence[CallItem]) -> None:
+        """Takes items in, in order."""
+
+    def body(self) -> bytes:
+        """The whole body; only after `Finished`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect(Generic[AnyDecoded]):
+    """A dialect, as data: its route, its decoder, its encoders, its errors before a stream."""
+
+    route: str
+    decode: Callable[[bytes], AnyDecoded]
+    stream: Callable[[AnyDecoded], StreamEncoder]
+    buffered: Callable[[AnyDecoded], BodyEncoder]
+    errors: ErrorForm = OPENAI

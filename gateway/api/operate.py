@@ -1,0 +1,186 @@
+"""Health, metrics and status: for probes and operators, without touching a model."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol, get_args
+
+import msgspec
+
+from engines import wire
+from gateway import __version__
+from gateway.api.admin import Outcome
+from gateway.api.sse import respond
+from gateway.api.views import unix_time
+from gateway.metrics import Gauges, Metrics, ModelGauges
+from gateway.registry.find import Model
+from gateway.residency import ModelView, Pressure, State
+from gateway.served import Live
+from gateway.server import Receive, Scope, Send
+from gateway.supervisor.probe import Probe
+from gateway.supervisor.slot import Slot
+from gateway.supervisor.supervisor import Supervisor
+
+TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
+METRICS = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+
+
+class LastReload(Protocol):
+    """Knows how the last reload went."""
+
+    @property
+    def last(self) -> Outcome | None: ...
+
+
+class Operate:
+    """The routes, as ASGI applications."""
+
+    def __init__(
+        self,
+        live: Live,
+        supervisor: Supervisor,
+        probe: Probe,
+        metrics: Metrics,
+        reloads: LastReload,
+    ) -> None:
+        self._live = live
+        self._supervisor = supervisor
+        self._probe = probe
+        self._metrics = metrics
+        self._reloads = reloads
+        self._began = time.monotonic()
+        metrics.show(self._gauges)
+
+    async def livez(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, b"alive\n", TEXT)
+
+    async def readyz(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._supervisor.draining:
+            await respond(send, 503, b"draining\n", TEXT)
+        else:
+            await respond(send, 200, b"ready\n", TEXT)
+
+    async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whether the gateway answers; one broken model does not make it unhealthy."""
+        models = self._supervisor.snapshot().models
+        body = {
+            "status": "draining" if self._supervisor.draining else "ok",
+            "version": __version__,
+            "models": len(self._live.now.router.models),
+            "loaded": [view.name for view in models if view.state is State.READY],
+            "failed": [view.name for view in models if view.state is State.FAILED],
+        }
+        await respond(send, 200, msgspec.json.encode(body))
+
+    async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        configured = {model.entry.name for model in self._live.now.router.models}
+        self._metrics.forget_others(configured | self._supervisor.slots.keys())
+        await respond(send, 200, self._metrics.page(), METRICS)
+
+    async def status(self, scope: Scope, receive: Receive, send: Send) -> None:
+        snapshot = self._supervisor.snapshot()
+        views = {view.name: view for view in snapshot.models}
+        ledger, last = snapshot.ledger, self._reloads.last
+        body = {
+            "version": __version__,
+            "uptime_s": round(time.monotonic() - self._began, 1),
+            "draining": self._supervisor.draining,
+            "last_reload": None if last is None else last.to_builtins(),
+            "pressure": snapshot.pressure,
+            "waiting": len(snapshot.waiters),
+            "memory": {
+                "configured_budget_bytes": self._live.now.configured_budget_bytes,
+                "budget_bytes": ledger.budget,
+                "committed_bytes": ledger.committed,
+                "stranded_bytes": ledger.stranded,
+                "available_bytes": ledger.available,
+                "overcommitted": ledger.overcommitted,
+                "system_available_bytes": self._probe.available_bytes(),
+            },
+            "models": [
+                _model_status(slot.model, views[name], slot)
+                for name, slot in self._supervisor.slots.items()
+            ],
+        }
+        await respond(send, 200, msgspec.json.encode(body))
+
+    def _gauges(self) -> Gauges:
+        snapshot = self._supervisor.snapshot()
+        slots = self._supervisor.slots
+        return Gauges(
+            budget_bytes=snapshot.ledger.budget,
+            committed_bytes=snapshot.ledger.committed,
+            stranded_bytes=snapshot.ledger.stranded,
+            available_bytes=snapshot.ledger.available,
+            overcommitted=snapshot.ledger.overcommitted is not None,
+            pressure=snapshot.pressure,
+            engines=snapshot.engines,
+            states=tuple(State),
+            pressures=get_args(Pressure),
+            models=[
+                ModelGauges(
+                    model=view.name,
+                    leases=view.running,
+                    waiting=view.waiting,
+                    state=view.state,
+                    loaded=view.state in (State.READY, State.DRAINING),
+                    pinned=view.pinned,
+                    charge_bytes=view.charge_bytes,
+                    memory=_by_class(view, slots[view.name]),
+                )
+                for view in snapshot.models
+            ],
+        )
+
+
+def _model_status(model: Model, view: ModelView, slot: Slot) -> dict[str, Any]:
+    beat = slot.heartbeat
+    cache = beat.prompt_cache if beat else wire.PromptCacheStats()
+    return {
+        "name": view.name,
+        "kind": model.entry.kind,
+        "state": view.state,
+        "reason": view.reason,
+        "leases": view.running,
+        "running": beat.running if beat else 0,
+        "waiting": view.waiting,
+        "loads": view.loads,
+        "evictions": view.evictions,
+        "load_s": slot.load_seconds,
+        "load_done": view.load_done,
+        "load_total": view.load_total,
+        "pid": slot.pid,
+        "pinned": view.pinned,
+        "pinned_until": unix_time(view.pinned_until),
+        "ttl_left_s": view.ttl_left_s,
+        "retry_at": unix_time(view.failed_until),
+        "idle_s": view.idle_s,
+        "charge_bytes": view.charge_bytes,
+        "measured_bytes": view.measured_bytes,
+        "measured": _by_class(view, slot),
+        "limits": slot.ready.applied if slot.ready else {},
+        "prompt_cache": msgspec.structs.asdict(cache),
+        "entry": _effective(model),
+    }
+
+
+def _effective(model: Model) -> dict[str, Any]:
+    """The entry's settings; the environment may hold secrets, so only its names are shown."""
+    entry: dict[str, Any] = msgspec.to_builtins(model.entry)
+    entry["env"] = sorted(model.entry.env)
+    return entry
+
+
+def _by_class(view: ModelView, slot: Slot) -> dict[str, int]:
+    """Bytes by class; what the whole measures above the known classes is `unattributed`."""
+    beat = slot.heartbeat
+    memory = beat.memory if beat else slot.ready.memory if slot.ready else wire.Memory()
+    known = memory.weights_bytes + memory.kv_bytes + memory.prompt_cache_bytes
+    return {
+        "weights": memory.weights_bytes,
+        "kv": memory.kv_bytes,
+        "prompt_cache": memory.prompt_cache_bytes,
+        "mlx_cache": memory.mlx_cache_bytes,
+        "process": memory.process_bytes,
+        "unattributed": max(0, view.measured_bytes - known - memory.mlx_cache_bytes),
+    }

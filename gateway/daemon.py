@@ -1,0 +1,156 @@
+"""The composition root: builds everything once, serves, drains, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway import __version__, app
+from gateway.api.admin import Admin
+from gateway.api.events import EventBus, Events
+from gateway.api.operate import Operate
+from gateway.errors import Draining, Refusal
+from gateway.journal import Journal
+from gateway.metrics import Metrics
+from gateway.registry.places import Places
+from gateway.registry.remembered import Remembered
+from gateway.reload import Read, Reloader, setup
+from gateway.rundir import RunDir
+from gateway.served import Live, Served
+from gateway.server import Server as Listener
+from gateway.supervisor.probe import Probe, ScriptedProbe, SystemProbe
+from gateway.supervisor.process import end_survivors
+from gateway.supervisor.supervisor import Supervisor
+from gateway.supervisor.tasks import Tasks
+
+log = logging.getLogger("gateway")
+
+DRAIN_RETRY_S = 5.0
+MEMORY_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything `serve` was told, checked: what to serve, from which file, where to keep state.
+
+    `read` loads the registry again, flags and variables applied; None when there is no file.
+    """
+
+    served: Served
+    config: Path | None
+    read: Callable[[], Read] | None
+    places: Places
+
+
+async def serve(plan: Plan, listener: socket.socket, run_dir: RunDir) -> None:
+    """Serves until SIGTERM or SIGINT, then drains. The run directory's lock is already held."""
+    survivors = end_survivors(run_dir.engines())
+    if survivors:
+        log.warning("ended engines of an earlier life: pids %s", survivors)
+    metrics, tasks, live = Metrics(), Tasks(), Live(plan.served)
+    metrics.count_lost_lines(logging.getLogger())
+    probe = _probe(plan.served)
+    sizes = Remembered(plan.places.state / "sizes.json")
+    if (problem := sizes.read()) is not None:
+        log.warning("%s", problem)
+    bus = EventBus()
+    journal = Journal(metrics, live, run_dir, sizes, tasks, bus)
+    supervisor = Supervisor(setup(plan.served), probe, sizes, tasks, journal)
+    reloader = Reloader(plan.read, live, supervisor, journal)
+    operate = Operate(live, supervisor, probe, metrics, reloader)
+    admin = Admin(live, supervisor, reloader, tasks, bus)
+    events = Events(live, supervisor, tasks, bus)
+    asgi = app.build(live, supervisor, tasks, metrics, app.Control(operate, admin, events))
+    stop_listening = asyncio.Event()
+    url = _url(listener)
+    run_dir.write_address(url)
+    with contextlib.suppress(OSError):  # a full disk under our output is no reason not to serve
+        print(f"mlx-gateway {__version__} listening on {url}", flush=True)  # noqa: T201
+    with _signals(reloader) as asked:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(Listener(asgi, listener).run(stop_listening))
+                group.create_task(_look_at_memory(supervisor, journal, stop_listening))
+                group.create_task(reloader.run(plan.config, stop_listening))
+                supervisor.preload()
+                await asked.term.wait()
+                drain_s = live.now.server.drain_s
+                journal.draining(drain_s)
+                await _drain(supervisor, drain_s, asked)
+                journal.closed()
+                stop_listening.set()
+        finally:
+            await supervisor.shutdown()
+            await tasks.close()
+    run_dir.clear()
+    log.info("stopped")
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _probe(served: Served) -> Probe:
+    """A registry of scripted engines only claims memory, so the machine's figures say nothing."""
+    models = served.router.models
+    if models and all(model.entry.engine == "scripted" for model in models):
+        return ScriptedProbe()
+    return SystemProbe()
+
+
+async def _look_at_memory(supervisor: Supervisor, journal: Journal, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        supervisor.look_at_memory()
+        journal.memory(supervisor.snapshot())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MEMORY_EVERY_S):
+                await stop.wait()
+
+
+async def _drain(supervisor: Supervisor, drain_s: float, asked: _Asked) -> None:
+    """Running calls get `drain_s`, or until a second SIGINT; what is left ends with an error."""
+    refusal = Refusal(Draining, "the gateway is shutting down", DRAIN_RETRY_S)
+    supervisor.drain(refusal)
+    drained = asyncio.ensure_future(supervisor.drained())
+    hurry = asyncio.ensure_future(asked.hurry.wait())
+    try:
+        await asyncio.wait([drained, hurry], timeout=drain_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        drained.cancel()
+        hurry.cancel()
+    supervisor.end_calls(refusal)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    term: asyncio.Event
+    hurry: asyncio.Event
+
+
+@contextlib.contextmanager
+def _signals(reloader: Reloader) -> Iterator[_Asked]:
+    """SIGTERM and SIGINT ask to stop, a second SIGINT to hurry, SIGHUP to reload."""
+    loop = asyncio.get_running_loop()
+    asked = _Asked(asyncio.Event(), asyncio.Event())
+
+    def on_interrupt() -> None:
+        if asked.term.is_set():
+            asked.hurry.set()
+        asked.term.set()
+
+    loop.add_signal_handler(signal.SIGTERM, asked.term.set)
+    loop.add_signal_handler(signal.SIGINT, on_interrupt)
+    loop.add_signal_handler(signal.SIGHUP, reloader.ask, "SIGHUP")
+    try:
+        yield asked
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGHUP)

@@ -1,0 +1,193 @@
+"""Takes over a changed registry as one transaction: read, check, compare, apply, or leave it all.
+
+The reload itself is one synchronous step of the supervisor, so it cannot half-happen; whatever
+goes wrong before it leaves everything as it was. Reloads run one at a time; asked for during
+another one, the next begins when that is over, once, with whatever the file says then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from gateway.registry.diff import Plan, compare
+from gateway.registry.problems import Problem
+from gateway.registry.schema import Manager
+from gateway.residency import Policy
+from gateway.served import Live, Served
+from gateway.supervisor.standby import default_count
+from gateway.supervisor.supervisor import Setup, Supervisor
+from gateway.supervisor.watch import Patience
+from gateway.watcher import digest, watch_file
+
+log = logging.getLogger("gateway.reload")
+
+FILE_CHANGED = "the file changed"
+
+NO_FILE = Problem(
+    "error", "", 0, "", "the gateway was started without a registry file; start it with one"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A registry as read: ready to be served, or None with the problems that are in the way."""
+
+    served: Served | None
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the last reload went: `applied`, `unchanged` or `refused`."""
+
+    result: str
+    cause: str
+    at: float
+    plan: Plan | None
+    problems: tuple[Problem, ...]
+
+    def to_builtins(self) -> dict[str, Any]:
+        return {
+            "result": self.result,
+            "cause": self.cause,
+            "at": self.at,
+            "plan": None if self.plan is None else self.plan.to_builtins(),
+            "problems": [msgspec.to_builtins(problem) for problem in self.problems],
+        }
+
+
+class Notes(Protocol):
+    def reloaded(self, outcome: str, lines: Iterable[str]) -> None:
+        """Hears of every reload."""
+
+
+class Reloader:
+    """Owns what is in force: nothing else sets `live.now`."""
+
+    def __init__(
+        self, read: Callable[[], Read] | None, live: Live, supervisor: Supervisor, notes: Notes
+    ) -> None:
+        self.last: Outcome | None = None
+        self._read = read
+        self._live = live
+        self._supervisor = supervisor
+        self._notes = notes
+        self._one_at_a_time = asyncio.Lock()
+        self._asked: list[str] = []
+        self._wake = asyncio.Event()
+        self._config: Path | None = None
+        self._seen: str | None = None
+
+    def ask(self, cause: str) -> None:
+        """Reload soon; asking again before that changes nothing."""
+        self._asked.append(cause)
+        self._wake.set()
+
+    async def run(self, config: Path | None, stop: asyncio.Event) -> None:
+        """Serves `ask`, and watches the file, until `stop` is set."""
+        async with asyncio.TaskGroup() as group:
+            if config is not None and self._read is not None:
+                self._config = config
+                self._seen = await asyncio.to_thread(digest, config)
+                group.create_task(
+                    watch_file(config, lambda: self.ask(FILE_CHANGED), stop, known=self._seen)
+                )
+            group.create_task(self._serve_asks())
+            await stop.wait()
+            self.ask("")
+
+    async def _serve_asks(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            causes, self._asked = self._asked, []
+            if "" in causes:
+                return
+            if causes and not await self._knows_already(causes):
+                try:
+                    await self.reload(" and ".join(dict.fromkeys(causes)))
+                except Exception:  # a fault here must not end what is being served
+                    log.exception("a reload failed inside the gateway; this is a bug")
+
+    async def _knows_already(self, causes: list[str]) -> bool:
+        """Whether somebody else's reload has read the saved file before the watch told of it."""
+        if set(causes) != {FILE_CHANGED} or self._config is None:
+            return False
+        return await asyncio.to_thread(digest, self._config) == self._seen
+
+    async def reload(self, cause: str) -> Outcome:
+        """Reads the file again and takes over what has changed."""
+        async with self._one_at_a_time:
+            if self._read is None:
+                return self._note(Outcome("refused", cause, time.time(), None, (NO_FILE,)))
+            if self._config is not None:
+                self._seen = await asyncio.to_thread(digest, self._config)
+            read = await asyncio.to_thread(self._read)
+            return self._note(self._apply(read, cause))
+
+    def _apply(self, read: Read, cause: str) -> Outcome:
+        if read.served is None:
+            return Outcome("refused", cause, time.time(), None, read.problems)
+        plan = compare(_effective(self._live.now), _effective(read.served))
+        self._supervisor.reload(setup(read.served), frozenset(plan.names("restarted")))
+        self._live.now = read.served
+        logging.getLogger().setLevel(read.served.server.log_level.upper())
+        result = "unchanged" if plan.empty else "applied"
+        return Outcome(result, cause, time.time(), plan, read.problems)
+
+    def _note(self, outcome: Outcome) -> Outcome:
+        self.last = outcome
+        lines = [f"{outcome.result} ({outcome.cause})", *map(str, outcome.problems)]
+        if outcome.plan is not None and not outcome.plan.empty:
+            lines += outcome.plan.lines()
+        self._notes.reloaded(outcome.result, lines)
+        return outcome
+
+
+def _effective(served: Served) -> Any:
+    """What was loaded, with the server settings as flags and variables have them."""
+    assert served.loaded.registry is not None
+    registry = msgspec.structs.replace(served.loaded.registry, server=served.server)
+    return msgspec.structs.replace(served.loaded, registry=registry)
+
+
+def setup(served: Served) -> Setup:
+    """What a registry asks of the supervisor."""
+    assert served.loaded.registry is not None
+    manager = served.loaded.registry.manager
+    budget = served.loaded.budget_bytes
+    assert budget is not None
+    standby = default_count() if manager.standby is None else manager.standby
+    return Setup(served.router.models, _policy(manager, budget), _patience(manager), standby)
+
+
+def _policy(manager: Manager, budget_bytes: int) -> Policy:
+    contention = manager.contention_policy
+    derived: dict[str, float] = {}
+    if manager.max_wait_s is not None:
+        derived["max_wait_s"] = manager.max_wait_s
+    if manager.min_resident_s is not None:
+        derived["min_resident_s"] = manager.min_resident_s
+    return Policy(
+        budget_bytes=budget_bytes,
+        strategy=contention.strategy,
+        wait_timeout_s=contention.wait_timeout_s,
+        preempt_after_s=contention.preempt_after_s,
+        load_concurrency=manager.load_concurrency,
+        max_engines=manager.max_engines,
+        preempt_grace_s=manager.preempt_grace_s,
+        drain_max_s=manager.drain_max_s,
+        **derived,
+    )
+
+
+def _patience(manager: Manager) -> Patience:
+    return Patience(manager.load_timeout_s, manager.hang_timeout_s, manager.first_step_timeout_s)

@@ -1,0 +1,57 @@
+"""From the name a client asked for to the registry entry that serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from gateway.errors import InvalidRequest, ModelNotFound
+from gateway.registry.find import Model
+from gateway.registry.schema import Kind
+
+MATCHES = 3
+NAME_CHARS = 100
+
+
+class Router:
+    """Names and aliases of one registry. Aliases never chain."""
+
+    def __init__(self, models: Iterable[Model]) -> None:
+        self.models = tuple(models)
+        self._by_name = {model.entry.name: model for model in self.models}
+        for model in self.models:
+            for alias in model.entry.aliases:
+                self._by_name[alias] = model
+
+    def find(self, name: str) -> Model:
+        """Raises `ModelNotFound` with close matches."""
+        model = self._by_name.get(name)
+        if model is None:
+            raise ModelNotFound(self._unknown(name), param="model")
+        return model
+
+    def resolve(self, name: str, kind: Kind) -> Model:
+        """The entry, if it can do what is asked. Raises `ModelNotFound`, `InvalidRequest`."""
+        model = self.find(name)
+        if model.entry.kind != kind:
+            raise InvalidRequest(
+                f"model {name!r} is a {model.entry.kind} model and does not do {kind}",
+                param="model",
+            )
+        return model
+
+    def _unknown(self, name: str) -> str:
+        shown = name if len(name) <= NAME_CHARS else f"{name[:NAME_CHARS]}…"
+        message = f"there is no model {shown!r} in the registry"
+        if not self._by_name:
+            return f"{message}, which has no models yet"
+        close = get_close_matches(name[:NAME_CHARS], self._by_name, n=MATCHES)
+        if close:
+            return f"{message}; did you mean {' or '.join(map(repr, close))}?"
+        known = ", ".join(sorted(self._by_name)[:10])
+        return f"{message}; GET /v1/models lists what there is, such as {known}"
+
+
+def served_by(model: Model) -> str:
+    """The entry whose engine serves this one: a variant's base, else itself."""
+    return model.entry.of or model.entry.name
