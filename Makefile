@@ -1,0 +1,49 @@
+# Every target makes what it needs in .venv, and again only when pyproject.toml has changed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help env models demo test check bench clean
+
+help:
+	@echo "make demo    serve two small models from one address and answer a question"
+	@echo "make test    run every test"
+	@echo "make check   format, lint, types, import contracts, example registry"
+	@echo "make bench   measure what is promised; let nothing else run meanwhile"
+	@echo "make env     only set up .venv"
+	@echo "make models  only make the small models in .models"
+	@echo "make clean   remove .venv, .models and caches"
+
+env: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+models: env
+	@$(BIN)/python -m demo.models
+
+demo: models
+	@$(BIN)/python -m demo.run
+
+test: models
+	$(BIN)/python -m pytest
+
+check: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/mlx-gateway check registry.example.yaml
+
+bench: models
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf .venv .models .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
