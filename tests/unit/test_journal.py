@@ -1,0 +1,98 @@
+"""What the journal writes of things that no end-to-end test can bring about at will."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.api.events import EventBus
+from gateway.journal import RELOAD_LINES, Journal
+from gateway.metrics import Metrics
+from gateway.registry.load import Loaded
+from gateway.registry.remembered import Remembered
+from gateway.registry.schema import Server
+from gateway.residency import ModelSpec, Policy, Scheduler, SetLimits
+from gateway.router import Router
+from gateway.rundir import RunDir
+from gateway.served import Live, Served
+from gateway.supervisor.tasks import Tasks
+
+pytestmark = pytest.mark.anyio
+
+
+class Written:
+    """A journal and one follower of everything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.metrics, bus = Metrics(), EventBus()
+        self.subscription = bus.subscribe()
+        live = Live(Served(Loaded(), Router([]), Server()))
+        sizes = Remembered(folder / "sizes.json")
+        run_dir = RunDir(folder / "run")
+        self.journal = Journal(self.metrics, live, run_dir, sizes, Tasks(), bus)
+        run_dir.close()
+
+    async def events(self) -> list[dict[str, Any]]:
+        async with asyncio.timeout(30):
+            frames = await self.subscription.batch(0.01)
+        return [json.loads(frame.removeprefix(b"data: ")) for frame in frames]
+
+
+async def test_memory_is_written_down_when_it_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    written = Written(tmp_path)
+    calm = Scheduler(Policy(1), [ModelSpec("a", 1)]).snapshot(0)
+    over = replace(calm, ledger=replace(calm.ledger, overcommitted="'a' uses 3 B more"))
+    pressed = replace(over, pressure="critical")
+    for snapshot in (calm, over, over, pressed, calm, calm):
+        written.journal.memory(snapshot)
+    assert [(e["pressure"], e["overcommitted"]) for e in await written.events()] == [
+        ("normal", "'a' uses 3 B more"),
+        ("critical", "'a' uses 3 B more"),
+        ("normal", None),
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
+    assert "pressure critical; 'a' uses 3 B more" in caplog.text
+
+
+async def test_stranded_memory_and_shrunk_caches_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    written = Written(tmp_path)
+    written.journal.stranded("a", 3 * 10**9)
+    written.journal.limited(SetLimits("a", 0))
+    written.journal.limited(SetLimits("a", 2 * 10**9))
+    assert [event["type"] for event in await written.events()] == ["stranded", "limits", "limits"]
+    assert b'prompt_cache_shrinks_total{model="a"} 1.0' in written.metrics.page()
+    for words in ("3.0 GB of its memory have not come back", "may take 0 B", "may take 2.0 GB"):
+        assert words in caplog.text
+
+
+async def test_a_long_reload_is_cut_for_events_and_not_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = Written(tmp_path)
+    written.journal.reloaded("refused", [f"problem {number}." for number in range(80)])
+    (event,) = await written.events()
+    assert (event["result"], len(event["lines"])) == ("refused", RELOAD_LINES)
+    assert "problem 79." in caplog.text
+    assert b'reloads_total{outcome="refused"} 1.0' in written.metrics.page()
+
+
+async def test_the_last_event_is_the_last(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.journal.draining(7)
+    written.journal.closed()
+    written.journal.pinned("a", True, None)
+    draining, end = await written.events()
+    assert (draining["type"], draining["seconds"], end["type"]) == ("draining", 7, "end")
+    assert written.subscription.over
