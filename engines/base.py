@@ -11,6 +11,10 @@ from typing import Protocol
 
 from engines import wire
 
+MOST_CHOICES = 128
+MOST_LOGPROBS = 100
+"""Bounds of what one request may cost; dialects may set lower ones."""
+
 
 class EngineError(Exception):
     """A call that cannot be served; it ends with `Failed(code, message, retryable)`."""
@@ -21,8 +25,14 @@ class EngineError(Exception):
         self.retryable = retryable
 
 
-def refuse_constraints(request: wire.Generate) -> None:
-    """Raises `EngineError` for what only constrained decoding could promise."""
+def check_request(request: wire.Generate) -> None:
+    """Raises `EngineError` for numbers out of bounds, and for what would need a grammar."""
+    bounds = (("n", request.n, 1, MOST_CHOICES), ("logprobs", request.logprobs, 0, MOST_LOGPROBS))
+    for name, value, least, most in bounds:
+        if value is not None and not least <= value <= most:
+            raise EngineError(
+                "invalid_request", f"{name} is {value}; it must be from {least} to {most}"
+            )
     choice = request.tool_choice
     if choice.mode in ("required", "named"):
         wanted = f"the tool {choice.name!r}" if choice.mode == "named" else "a tool call"

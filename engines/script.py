@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -125,7 +126,7 @@ Finish = Literal["stop", "length"]
 Step = Say | Bytes | Special | Sleep | Raise | Exit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Script:
     """`prompt_tail` is the end of the prompt that the answer is said to follow."""
 
@@ -133,7 +134,7 @@ class Script:
     finish: Finish = "stop"
     prompt_tail: str = ""
 
-    @property
+    @cached_property
     def special_tokens(self) -> frozenset[str]:
         return frozenset(step.text for step in self.steps if isinstance(step, Special))
 

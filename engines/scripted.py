@@ -22,7 +22,7 @@ from typing import Protocol
 
 from engines import script, wire
 from engines.answer import Answer, make_pipeline
-from engines.base import Emit, EngineError, LoadError, Report, refuse_constraints
+from engines.base import Emit, EngineError, LoadError, Report, check_request
 from engines.parsers import registry
 from engines.words import Words, count_messages, words
 
@@ -162,7 +162,7 @@ class ScriptedEngine:
     # --- calls ----------------------------------------------------------------------------------
 
     def submit(self, request: wire.Generate) -> None:
-        refuse_constraints(request)
+        check_request(request)
         messages, prompt_tokens = self._prompt(request)
         reply_script = script.script_in(messages) or self._default_reply
         room = self._context_length - prompt_tokens

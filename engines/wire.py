@@ -30,7 +30,7 @@ TOKEN_VARIABLE = "MLX_GATEWAY_ENGINE_TOKEN"
 """How a worker learns its end of the socket pair and the token that its `Hello` must repeat."""
 
 IMPORT_VARIABLE = "MLX_GATEWAY_ENGINE_IMPORT"
-"""An `EngineSpec.engine`: its libraries are imported before any `Load`, which one `Loading` tells."""
+"""An `EngineSpec.engine`: its libraries are imported before any `Load`; one `Loading` tells."""
 
 _HEADER = struct.Struct("<I")
 
@@ -206,6 +206,7 @@ class Generate(Message, frozen=True):
 class CountTokens(Message, frozen=True):
     """How many prompt tokens a `Generate` with these fields would have; answered by `Counted`.
 
+    With `listed` the tokens themselves are wanted, and `Tokenized` answers.
     `path` is the model's folder, for a worker that counts for many models; it is empty for a
     scripted one. `trust_remote_code` is for that worker too.
     """
@@ -218,6 +219,7 @@ class CountTokens(Message, frozen=True):
     tool_choice: ToolChoice = ToolChoice()
     reasoning: Reasoning = Reasoning()
     trust_remote_code: bool = False
+    listed: bool = False
 
 
 class Tokenize(Message, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engines import wire
@@ -33,7 +33,12 @@ def count_words(text: str) -> int:
 
 def count_messages(messages: Sequence[Mapping[str, Any]]) -> int:
     """The prompt tokens of chat messages: those of their contents, text parts included."""
-    return sum(count_words(text) for message in messages for text in _texts(message.get("content")))
+    return sum(len(words(text)) for text in _contents(messages))
+
+
+def _contents(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for message in messages:
+        yield from _texts(message.get("content"))
 
 
 def _texts(content: object) -> list[str]:
@@ -68,6 +73,10 @@ class Words:
     def answer(self, question: wire.Ask, context_length: int) -> wire.Answer:
         """Answers a small question by words. Raises `EngineError`."""
         match question:
+            case wire.CountTokens(listed=True):
+                texts = _contents(question.messages)
+                tokens = [token for text in texts for token in self.encode(text)]
+                return wire.Tokenized(question.id, tokens, context_length)
             case wire.CountTokens():
                 return wire.Counted(question.id, count_messages(question.messages))
             case wire.Tokenize(text=text):

@@ -287,7 +287,14 @@ class Work:
     def _answer(self, engine: Engine, question: wire.Ask) -> None:
         """Its answer, or failure, leaves with the next flush, like what a step emits."""
         try:
-            self._events.append(engine.answer(question))
+            answer = engine.answer(question)
+            size = len(wire.encode(answer))
+            if size > wire.MAX_EVENT_BYTES:
+                raise EngineError(
+                    "invalid_request",
+                    f"the answer would take {size:,} bytes; the limit is {wire.MAX_EVENT_BYTES:,}",
+                )
+            self._events.append(answer)
         except Exception as error:  # noqa: BLE001  one bad question must not end the calls
             self._emit(_failed(question.id, error))
 

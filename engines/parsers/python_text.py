@@ -18,6 +18,8 @@ _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _KEY = re.compile(r"[^\W\d]\w*")
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)?\.?\d[\d_]*(\.(?!\d))?([eE][-+]?\d+)?")
 _STRING = re.compile(r"""[rRuUbBfF]{0,2}("{3}|'{3}|"|')""")
+_IN_STRING = re.compile(r"[^\"'\\]*")
+_IN_CODE = re.compile(r"[^\[\](){}\"'\\]*")
 _ESCAPE = re.compile(r"\\(\n|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "0": "\0"}
 _CONSTANTS = {
@@ -201,6 +203,7 @@ def read_brackets(source: Source) -> Read[str]:
     """Reads from an opening bracket to the one that closes it, strings respected."""
     start, depth, quote = source.pos, 0, ""
     while True:
+        yield from source.run(_IN_STRING if quote else _IN_CODE)
         character = yield from source.peek()
         if not character:
             yield from source.more()

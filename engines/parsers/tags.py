@@ -16,6 +16,12 @@ from engines.parsers.source import EndOfText, NotACall, Read
 _UNDECIDED_CHARACTERS = 1024
 """An implicit family's text without any tag is a trace once it is longer than this."""
 
+_WASTE_CHARACTERS = 2**18
+"""Text read for nothing behind markers, after which an answer is not searched for calls any more.
+
+A model that repeats an opening tag without end would otherwise cost the square of its length.
+"""
+
 _QUOTES = frozenset("`'\"")
 _BEHIND_A_MENTION = frozenset(" `'\".,;:)")
 
@@ -30,12 +36,14 @@ class TagMachine(Machine):
         self._reasoning = reasoning
         self._closers = dict(reasoning.tags)
         tags = {tag for pair in reasoning.tags for tag in pair}
+        self._only_tags = Markers(tags, special)
         self._in_answer = Markers(tags | set(tool.openers), special)
         self._in_trace = {
             closer: Markers({closer, *tool.openers}, special) for closer in self._closers.values()
         }
         self._fences = {closer: Markers({closer}, special) for closer in self._closers.values()}
         self._message_begins = True
+        self._wasted = 0
 
     def run(self) -> Read[None]:
         for end, reader in self._tool.prompt_openers.items():
@@ -122,7 +130,7 @@ class TagMachine(Machine):
         try:
             yield from reader(self.reading)
         except NotACall as error:
-            self._no_call(at, marker)
+            self._no_call(at, marker, error)
             cut = isinstance(error, EndOfText) and not source.natural
             # A marker says that a call was cut; a brace alone may as well begin an answer in JSON.
             self.muted = self.muted or (cut and not bare)
@@ -130,8 +138,9 @@ class TagMachine(Machine):
         yield from source.accept_all(self._tool.closers)
         self.skip_to(source.pos)
 
-    def _no_call(self, at: int, marker: str) -> None:
+    def _no_call(self, at: int, marker: str, error: NotACall) -> None:
         """Goes on behind the marker, so that no good call is lost in what was no call."""
+        self._waste(at, error)
         if self.writer.drop():
             # A part of it is with the client already; that text must not be shown again.
             self.skip_to(self.source.pos)
@@ -139,6 +148,12 @@ class TagMachine(Machine):
             self.skip_to(self.reading.mark)
         else:
             self.searched = at + len(marker)
+
+    def _waste(self, at: int, error: NotACall) -> None:
+        read_to = self.source.end if isinstance(error, EndOfText) else self.source.pos
+        self._wasted += read_to - at
+        if self._wasted > _WASTE_CHARACTERS:
+            self._in_answer, self._in_trace = self._only_tags, self._fences
 
     # --- the trace ----------------------------------------------------------------------------
 
@@ -182,7 +197,8 @@ class TagMachine(Machine):
                 behind = source.pos
                 marker = yield from source.accept(*self._tool.openers)
             real = source.natural and source.at_end() and writer.holds_calls
-        except NotACall:
+        except NotACall as error:
+            self._waste(at, error)
             real = False
         finally:
             source.fence(None)

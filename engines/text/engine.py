@@ -14,7 +14,7 @@ import msgspec
 
 from engines import wire
 from engines.answer import Answer
-from engines.base import Emit, EngineError, Report, refuse_constraints
+from engines.base import Emit, EngineError, Report, check_request
 from engines.text.batch import Batch
 from engines.text.calls import Call, Row
 from engines.text.limits import DeviceMemory, Mlx
@@ -152,10 +152,8 @@ class _Serving:
         return self.loaded.kv.context(kv_bytes, most) if kv_bytes else most
 
     def submit(self, request: wire.Generate) -> None:
-        refuse_constraints(request)
+        check_request(request)
         check_sampling(request.sampling, self.loaded.vocabulary_size)
-        if request.n < 1:
-            raise EngineError("invalid_request", f"n is {request.n}; it must be 1 or more")
         prompt = self._prompt(request)
         call = Call(
             id=request.id,

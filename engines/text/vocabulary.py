@@ -65,7 +65,10 @@ class Vocabulary:
         """Answers a small question; `context_length` in tokens. Raises `EngineError`."""
         match question:
             case wire.CountTokens():
-                return wire.Counted(question.id, len(self.chat_prompt(question)))
+                tokens = self.chat_prompt(question)
+                if question.listed:
+                    return wire.Tokenized(question.id, tokens, context_length)
+                return wire.Counted(question.id, len(tokens))
             case wire.Tokenize(text=text):
                 tokens = self._encoder.encode_text(
                     text, add_special_tokens=question.add_special_tokens
