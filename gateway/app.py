@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -16,14 +16,22 @@ from starlette.routing import Router as Routes
 from gateway import errors
 from gateway.api import chat, chat_encode, completions, messages, messages_encode
 from gateway.api.admin import Admin
+from gateway.api.body import discard_body
 from gateway.api.dialect import Dialect
 from gateway.api.errors import ANTHROPIC, form_of
 from gateway.api.events import Events
 from gateway.api.exchange import Exchange
 from gateway.api.models import Models
 from gateway.api.operate import Operate
-from gateway.api.sse import refuse
+from gateway.api.requests import Requests
+from gateway.api.responses_disk import Disk
+from gateway.api.responses_routes import Responses
+from gateway.api.sse import refuse, respond
+from gateway.api.tokens import Tokens
 from gateway.metrics import NO_MODEL, Metrics
+from gateway.registry.schema import Right
+from gateway.security import guard
+from gateway.security.gate import Gate
 from gateway.served import Live
 from gateway.server import App, Receive, Scope, Send
 from gateway.supervisor.supervisor import Supervisor
@@ -58,11 +66,27 @@ PROBES = frozenset({"/health", "/livez", "/readyz", "/metrics"})
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The routes to look at the gateway and to operate it."""
+    """The routes to look at the gateway and to operate it, and where it keeps responses."""
 
     operate: Operate
     admin: Admin
     events: Events
+    disk: Disk | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a route asks of a key. `counted` requests are those that a rate limit is about."""
+
+    right: Right | None = None
+    counted: bool = False
+
+
+ANY_KEY = Rule()
+ASK = Rule("infer")
+INFER = Rule("infer", counted=True)
+MANAGE = Rule("manage")
+ADMIN = Rule("admin")
 
 
 def build(
@@ -71,15 +95,27 @@ def build(
     """The whole ASGI application."""
     models = Models(live, supervisor, int(time.time()))
     operate, admin, events = control.operate, control.admin, control.events
+    gate, requests = Gate(lambda: live.now.server), Requests()
+    tokens = Tokens(live, supervisor)
+    responses = Responses(live, supervisor, tasks, metrics, control.disk)
     routes = [
         *(
-            _route(dialect.route, Exchange(dialect, live, supervisor, tasks, metrics), POST)
+            _route(dialect.route, Exchange(dialect, live, supervisor, tasks, metrics), POST, INFER)
             for dialect in GENERATING
         ),
+        _route("/v1/responses", responses, POST, INFER),
+        _actions("/v1/responses/{id}", ASK, GET=responses.one, DELETE=responses.delete),
+        _actions("/v1/responses/{id}/cancel", ASK, POST=responses.cancel),
+        _actions("/v1/responses/{id}/input_items", ASK, GET=responses.input_items),
+        _route("/v1/messages/count_tokens", tokens.count, POST, ASK),
+        _route("/tokenize", tokens.tokenize, POST, ASK),
+        _route("/detokenize", tokens.detokenize, POST, ASK),
+        _actions("/v1/requests/{id}/cancel", POST=requests.cancel),
+        _actions("/v1/requests/{id}", DELETE=requests.cancel),
         _route("/v1/models", models.index, GET),
-        _actions("/v1/models/{model:path}/load", POST=admin.load),
-        _actions("/v1/models/{model:path}/unload", POST=admin.unload),
-        _actions("/v1/models/{model:path}/pin", PUT=admin.pin, DELETE=admin.unpin),
+        _actions("/v1/models/{model:path}/load", MANAGE, POST=admin.load),
+        _actions("/v1/models/{model:path}/unload", MANAGE, POST=admin.unload),
+        _actions("/v1/models/{model:path}/pin", MANAGE, PUT=admin.pin, DELETE=admin.unpin),
         _actions("/v1/models/{model:path}/events", GET=events.of_model),
         _route("/v1/models/{model:path}", models.one, GET),
         _route("/health", operate.health, GET),
@@ -87,33 +123,44 @@ def build(
         _route("/readyz", operate.readyz, GET),
         _route("/metrics", operate.metrics, GET),
         _route("/v1/status", operate.status, GET),
-        _actions("/admin/reload", POST=admin.reload),
-        _route("/admin/explain", admin.explain, GET),
-        _actions("/admin/events", GET=events.all),
+        _route("/openapi.json", openapi_document, GET),
+        _actions("/admin/reload", ADMIN, POST=admin.reload),
+        _route("/admin/explain", admin.explain, GET, ADMIN),
+        _actions("/admin/events", ADMIN, GET=events.all),
     ]
-    return Application(Routes(routes, redirect_slashes=False), metrics)
+    return Application(Routes(routes, redirect_slashes=False), metrics, gate, requests)
 
 
 GET, POST = ["GET"], ["POST"]
 
 
+async def openapi_document(scope: Scope, receive: Receive, send: Send) -> None:
+    from gateway.api import openapi  # few ask for it, and none at start
+
+    await openapi.serve(scope, receive, send)
+
+
 class _Endpoint:
     """An ASGI function as Starlette's `Route` takes it, which tells functions from applications."""
 
-    def __init__(self, app: App, path: str) -> None:
+    def __init__(self, app: App, path: str, rule: Rule) -> None:
         self._app = app
         self._path = path
+        self._rule = rule
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["state"]["route"] = self._path
+        state = scope["state"]
+        state["route"] = self._path
+        state["demand"](self._rule)
+        state["unread"] = False
         await self._app(scope, receive, send)
 
 
-def _route(path: str, app: App, methods: list[str]) -> Route:
-    return Route(path, _Endpoint(app, path), methods=methods)
+def _route(path: str, app: App, methods: list[str], rule: Rule = ANY_KEY) -> Route:
+    return Route(path, _Endpoint(app, path, rule), methods=methods)
 
 
-def _actions(path: str, **by_method: App) -> Route:
+def _actions(path: str, rule: Rule = ANY_KEY, **by_method: App) -> Route:
     """A path that takes these methods alone, whatever else the routes after it would match."""
     allow = ", ".join(by_method)
 
@@ -123,7 +170,7 @@ def _actions(path: str, **by_method: App) -> Route:
             raise HTTPException(405, headers={"Allow": allow})
         await app(scope, receive, send)
 
-    return Route(path, _Endpoint(act, path), methods=None)
+    return Route(path, _Endpoint(act, path, rule), methods=None)
 
 
 class Application:
@@ -132,35 +179,39 @@ class Application:
     Starlette's own middlewares do the same with three more calls for every event of a stream.
     """
 
-    def __init__(self, routes: Routes, metrics: Metrics) -> None:
+    def __init__(self, routes: Routes, metrics: Metrics, gate: Gate, requests: Requests) -> None:
         self._routes = routes
         self._metrics = metrics
+        self._gate = gate
+        self._requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # the server offers neither websockets nor a lifespan
         began = time.monotonic()
-        request_id = f"req_{uuid4().hex}"
+        request_id = self._requests.name(guard.header(scope, b"x-request-id"))
         state = scope["state"] = {
             "request_id": request_id,
             "route": UNKNOWN_ROUTE,
             "model": NO_MODEL,
             "error": "",
+            "key": None,
+            "unread": True,
         }
         scope["app"] = self  # has Starlette raise its 404 and 405 instead of answering them
         status = 0
         # OpenAI's and Anthropic's clients each look for it under their own name.
-        ids = [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
+        added = [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
 
         async def observed_send(message: MutableMapping[str, Any]) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *ids]
+                message["headers"] = [*message.get("headers", ()), *added]
             await send(message)
 
         try:
-            await self._routes(scope, receive, observed_send)
+            await self._serve(scope, receive, observed_send, added)
         except Exception as error:  # whatever a route raises has to be answered
             refusal = _refusal(scope, error)
             state["error"] = refusal.code
@@ -168,29 +219,53 @@ class Application:
                 raise  # it has begun to answer: the server drops the connection
             form = form_of(scope)
             body = form.body(refusal, request_id)
-            await refuse(observed_send, refusal, body, status=form.status(refusal))
+            await refuse(
+                observed_send, refusal, body, _linger(scope, receive), form.status(refusal)
+            )
         finally:
-            self._note(scope, state, status, time.monotonic() - began, request_id)
+            self._note(scope, state, status, time.monotonic() - began)
 
-    def _note(
-        self, scope: Scope, state: dict[str, str], status: int, seconds: float, request_id: str
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, added: guard.Headers
     ) -> None:
-        route, model, error = state["route"], state["model"], state["error"]
+        """Past the gate and into the routes. `added` are the headers of every answer."""
+        origin = self._gate.check_browser(scope)
+        if origin is not None:
+            added += guard.cors_headers(origin)
+            if guard.is_preflight(scope):
+                await respond(send, 204, b"", guard.preflight_headers(scope))
+                return
+        state = scope["state"]
+        access = state["access"] = self._gate.admit(scope)
+        state["key"] = access.name
+        state["demand"] = lambda rule: self._gate.demand(access, rule.right, rule.counted)
+        with self._requests.running(state):
+            await self._routes(scope, receive, send)
+
+    def _note(self, scope: Scope, state: dict[str, Any], status: int, seconds: float) -> None:
+        route, model, error, key = state["route"], state["model"], state["error"], state["key"]
         outcome = error or str(status)
         self._metrics.requests.labels(route, model, outcome).inc()
         self._metrics.request_seconds.labels(route, model).observe(seconds)
         quiet = route in PROBES and not error
         log.log(
             logging.DEBUG if quiet else logging.INFO,
-            "%s %s %s%s%s %.3f s %s",
+            "%s %s %s%s%s%s %.3f s %s",
             scope["method"],
             scope["path"][:200].encode("unicode_escape").decode(),
             status or 499,
             f" {error}" if error else "",
             f" model={model}" if model else "",
+            f" key={key}" if key else "",
             seconds,
-            request_id,
+            state["request_id"],
         )
+
+
+def _linger(scope: Scope, receive: Receive) -> Callable[[], Awaitable[None]] | None:
+    """A client that is still sending would get a reset, and not why it was refused."""
+    unread = scope["state"]["unread"] and scope["method"] in guard.WRITES
+    return partial(discard_body, receive) if unread else None
 
 
 def _refusal(scope: Scope, error: Exception) -> errors.GatewayError:

@@ -15,6 +15,7 @@ from gateway import __version__, app
 from gateway.api.admin import Admin
 from gateway.api.events import EventBus, Events
 from gateway.api.operate import Operate
+from gateway.api.responses_disk import Disk
 from gateway.errors import Draining, Refusal
 from gateway.journal import Journal
 from gateway.metrics import Metrics
@@ -66,12 +67,10 @@ async def serve(plan: Plan, listener: socket.socket, run_dir: RunDir) -> None:
     operate = Operate(live, supervisor, probe, metrics, reloader)
     admin = Admin(live, supervisor, reloader, tasks, bus)
     events = Events(live, supervisor, tasks, bus)
-    asgi = app.build(live, supervisor, tasks, metrics, app.Control(operate, admin, events))
+    control = app.Control(operate, admin, events, _disk(plan))
+    asgi = app.build(live, supervisor, tasks, metrics, control)
     stop_listening = asyncio.Event()
-    url = _url(listener)
-    run_dir.write_address(url)
-    with contextlib.suppress(OSError):  # a full disk under our output is no reason not to serve
-        print(f"mlx-gateway {__version__} listening on {url}", flush=True)  # noqa: T201
+    _announce(run_dir, _url(listener))
     with _signals(reloader) as asked:
         try:
             async with asyncio.TaskGroup() as group:
@@ -87,9 +86,29 @@ async def serve(plan: Plan, listener: socket.socket, run_dir: RunDir) -> None:
                 stop_listening.set()
         finally:
             await supervisor.shutdown()
-            await tasks.close()
+            await _close(tasks, control.disk)
     run_dir.clear()
     log.info("stopped")
+
+
+def _disk(plan: Plan) -> Disk | None:
+    server = plan.served.server
+    if server.responses_store == "memory":
+        return None
+    return Disk(plan.places.state / "responses.sqlite", server.responses_mb * 2**20)
+
+
+async def _close(tasks: Tasks, disk: Disk | None) -> None:
+    await tasks.close()
+    if disk is not None:
+        await asyncio.to_thread(disk.close)
+
+
+def _announce(run_dir: RunDir, url: str) -> None:
+    """Raises `Unwritable` when the address cannot be kept."""
+    run_dir.write_address(url)
+    with contextlib.suppress(OSError):  # a full disk under our output is no reason not to serve
+        print(f"mlx-gateway {__version__} listening on {url}", flush=True)  # noqa: T201
 
 
 def _url(listener: socket.socket) -> str:

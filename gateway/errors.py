@@ -6,13 +6,18 @@ GatewayError
 │   ├── Unsupported 400             │
 │   │   └── ToolChoiceUnsupported   │
 │   └── ModelTooLarge 400           ├── ModelLoading 503
+├── Unauthorized 401                │
+├── Forbidden 403                   ├── RateLimited 429
 ├── ModelNotFound 404               ├── ModelUnavailable 503
 ├── NotFound 404                    ├── LoadFailed 503
 ├── MethodNotAllowed 405            ├── Preempted 503
 ├── BodyTooLarge 413                ├── EngineCrashed 503
+├── UnsupportedMediaType 415        │
+├── HostNotAllowed 421              │
 ├── RequestTimeout 504              ├── EngineHung 503
 ├── InternalError 500               └── Draining 503
 │   └── EngineFailed 500
+├── Cancelled 499
 └── ClientGone, ClientTooSlow 499 (logs only: nobody is left to read them)
 """
 
@@ -70,6 +75,32 @@ class ModelTooLarge(InvalidRequest):
     code = "model_too_large"
 
 
+class Unauthorized(GatewayError):
+    """No key, or one that is not known; the answer says which header to send it in."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(GatewayError):
+    """The key is known and may not do this, or not with this model."""
+
+    status = 403
+    code = "permission_denied"
+
+
+class OriginNotAllowed(Forbidden):
+    """A web page of another origin asks."""
+
+    code = "origin_not_allowed"
+
+
+class RateLimited(GatewayError):
+    status = 429
+    code = "rate_limit_exceeded"
+    retryable = True
+
+
 class NotFound(GatewayError):
     status = 404
     code = "not_found"
@@ -93,6 +124,25 @@ class MethodNotAllowed(GatewayError):
 class BodyTooLarge(GatewayError):
     status = 413
     code = "request_too_large"
+
+
+class UnsupportedMediaType(GatewayError):
+    status = 415
+    code = "unsupported_media_type"
+
+
+class HostNotAllowed(GatewayError):
+    """The `Host` header names another server, as after DNS rebinding."""
+
+    status = 421
+    code = "host_not_allowed"
+
+
+class Cancelled(GatewayError):
+    """Another request has ended this one; there is no status of HTTP for it."""
+
+    status = 499
+    code = "cancelled"
 
 
 class RequestTimeout(GatewayError):

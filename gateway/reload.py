@@ -8,7 +8,9 @@ another one, the next begins when that is over, once, with whatever the file say
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from gateway.registry.diff import Plan, compare
+from gateway.registry.find import recheck
 from gateway.registry.problems import Problem
 from gateway.registry.schema import Manager
 from gateway.residency import Policy
@@ -30,6 +33,7 @@ from gateway.watcher import digest, watch_file
 log = logging.getLogger("gateway.reload")
 
 FILE_CHANGED = "the file changed"
+FILES_EVERY_S = 2.0
 
 NO_FILE = Problem(
     "error", "", 0, "", "the gateway was started without a registry file; start it with one"
@@ -100,6 +104,7 @@ class Reloader:
                 group.create_task(
                     watch_file(config, lambda: self.ask(FILE_CHANGED), stop, known=self._seen)
                 )
+                group.create_task(self._look_for_files(config.parent.absolute(), stop))
             group.create_task(self._serve_asks())
             await stop.wait()
             self.ask("")
@@ -122,6 +127,18 @@ class Reloader:
         if set(causes) != {FILE_CHANGED} or self._config is None:
             return False
         return await asyncio.to_thread(digest, self._config) == self._seen
+
+    async def _look_for_files(self, base: Path, stop: asyncio.Event) -> None:
+        """Reloads once a model's files are there that were missing: a volume, a download."""
+        told: frozenset[str] = frozenset()
+        while not stop.is_set():
+            there = await asyncio.to_thread(_with_files, self._live.now, base)
+            if there - told:
+                self.ask(f"the files of {', '.join(sorted(there - told))} are there")
+            told = there
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FILES_EVERY_S):
+                    await stop.wait()
 
     async def reload(self, cause: str) -> Outcome:
         """Reads the file again and takes over what has changed."""
@@ -157,6 +174,13 @@ def _effective(served: Served) -> Any:
     assert served.loaded.registry is not None
     registry = msgspec.structs.replace(served.loaded.registry, server=served.server)
     return msgspec.structs.replace(served.loaded, registry=registry)
+
+
+def _with_files(served: Served, base: Path) -> frozenset[str]:
+    """Models that count as unavailable although their files can be loaded now."""
+    missing = [m for m in served.router.models if m.unavailable is not None and not m.entry.of]
+    found = (recheck(model, base=base, environ=os.environ) for model in missing)
+    return frozenset(model.entry.name for model in found if model.unavailable is None)
 
 
 def setup(served: Served) -> Setup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from gateway.errors import InvalidRequest, ModelNotFound
+from gateway.errors import Forbidden, InvalidRequest, ModelNotFound
 from gateway.registry.find import Model
 from gateway.registry.schema import Kind
 
@@ -14,24 +14,29 @@ NAME_CHARS = 100
 
 
 class Router:
-    """Names and aliases of one registry. Aliases never chain."""
+    """Names and aliases of one registry. Aliases never chain. `hidden` may not be used."""
 
-    def __init__(self, models: Iterable[Model]) -> None:
+    def __init__(self, models: Iterable[Model], hidden: Iterable[Model] = ()) -> None:
         self.models = tuple(models)
         self._by_name = {model.entry.name: model for model in self.models}
         for model in self.models:
             for alias in model.entry.aliases:
                 self._by_name[alias] = model
+        self._hidden = {
+            name for model in hidden for name in (model.entry.name, *model.entry.aliases)
+        }
 
     def find(self, name: str) -> Model:
-        """Raises `ModelNotFound` with close matches."""
+        """Raises `ModelNotFound` with close matches, `Forbidden` for a hidden model."""
         model = self._by_name.get(name)
         if model is None:
+            if name in self._hidden:
+                raise Forbidden(f"this key may not use the model {name!r}", param="model")
             raise ModelNotFound(self._unknown(name), param="model")
         return model
 
     def resolve(self, name: str, kind: Kind) -> Model:
-        """The entry, if it can do what is asked. Raises `ModelNotFound`, `InvalidRequest`."""
+        """The entry, if it can do what is asked. Raises as `find`, and `InvalidRequest`."""
         model = self.find(name)
         if model.entry.kind != kind:
             raise InvalidRequest(

@@ -30,6 +30,7 @@ from gateway.errors import (
 )
 from gateway.residency import ModelView, State
 from gateway.router import served_by
+from gateway.security.keys import access_of
 from gateway.served import Live
 from gateway.server import Receive, Scope, Send
 from gateway.supervisor.supervisor import Supervisor
@@ -143,7 +144,7 @@ class Admin:
         asked = _query(scope).get("model")
         if not asked:
             raise InvalidRequest("name a model, as in /admin/explain?model=NAME", param="model")
-        model = self._live.now.router.find(asked)
+        model = access_of(scope).router(self._live.now.router).find(asked)
         scope["state"]["model"] = model.entry.name
         explanation = self._supervisor.explain(served_by(model))
         await respond(send, 200, msgspec.json.encode(body_of(explanation)))
@@ -152,7 +153,8 @@ class Admin:
 
     def _named(self, scope: Scope) -> str:
         """The registry name of what is loaded for the model in the path."""
-        model = self._live.now.router.find(scope["path_params"]["model"])
+        router = access_of(scope).router(self._live.now.router)
+        model = router.find(scope["path_params"]["model"])
         scope["state"]["model"] = model.entry.name
         return served_by(model)
 

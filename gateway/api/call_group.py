@@ -43,8 +43,12 @@ class CallGroup:
         if items:
             await asyncio.sleep(0)  # for the reason that `Call.batch` names
             return items
-        await self._wait(deadline)
-        return self._take()
+        while not items:
+            await self._wait(deadline)
+            items = self._take()  # nothing, where all that came is an end that is not the last
+            if self._loop.time() >= deadline:
+                break
+        return items
 
     async def _wait(self, deadline: float) -> None:
         reader: asyncio.Future[None] = self._loop.create_future()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
+from uuid import uuid4
 
 from engines import wire
 from gateway.api.errors import OPENAI, ErrorForm
@@ -37,7 +38,8 @@ class Decoded:
     `generate` makes its call. A request with several prompts has one more call for each of
     `others`: choice k of call c is then choice c * `n` + k of the answer. `timeout_s` is how long
     the client gives the whole of it. `fingerprint`, which the exchange fills in, changes with what
-    the model is made of.
+    the model is made of. `serial` is the unique part of the answer's id, and the exchange has
+    it from the request's own, so that either of the two ids finds a request.
     """
 
     model: str
@@ -49,6 +51,7 @@ class Decoded:
     timeout_s: float | None = None
     wish: Wish = PLAIN
     fingerprint: str | None = None
+    serial: str = field(default_factory=lambda: uuid4().hex)
 
 
 AnyDecoded = TypeVar("AnyDecoded", bound=Decoded)

@@ -11,12 +11,18 @@ import msgspec
 
 from gateway.errors import (
     BodyTooLarge,
+    Cancelled,
     Draining,
+    Forbidden,
     GatewayError,
+    HostNotAllowed,
     InvalidRequest,
     MethodNotAllowed,
     NotFound,
+    RateLimited,
+    Unauthorized,
     Unavailable,
+    UnsupportedMediaType,
 )
 from gateway.server import Scope
 
@@ -58,11 +64,27 @@ def openai_error(error: GatewayError) -> dict[str, str | None]:
 
 
 def _openai_type(error: GatewayError) -> str:
-    if isinstance(error, InvalidRequest | NotFound | MethodNotAllowed | BodyTooLarge):
+    if isinstance(error, _CLIENTS_FAULT):
         return "invalid_request_error"
+    if isinstance(error, Forbidden):
+        return "permission_error"
+    if isinstance(error, RateLimited):
+        return "rate_limit_error"
     if isinstance(error, Unavailable):
         return "service_unavailable_error"
     return "server_error"
+
+
+_CLIENTS_FAULT = (
+    BodyTooLarge,
+    Cancelled,
+    HostNotAllowed,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    Unauthorized,
+    UnsupportedMediaType,
+)
 
 
 def anthropic_body(error: GatewayError, request_id: str) -> bytes:
@@ -87,7 +109,10 @@ _ANTHROPIC_TYPES = {
     404: "not_found_error",
     405: "invalid_request_error",
     413: "request_too_large",
+    415: "invalid_request_error",
+    421: "invalid_request_error",
     429: "rate_limit_error",
+    499: "invalid_request_error",
     503: "overloaded_error",
     504: "timeout_error",
 }
@@ -108,6 +133,8 @@ def headers(error: GatewayError) -> list[tuple[bytes, bytes]]:
         lines.append((b"x-should-retry", b"false"))
     if isinstance(error, Draining | BodyTooLarge):
         lines.append((b"connection", b"close"))
+    if isinstance(error, Unauthorized):
+        lines.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowed):
         lines.append((b"allow", error.allow.encode()))
     return lines

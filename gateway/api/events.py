@@ -18,6 +18,7 @@ from gateway.api.sse import EventStream, WatchedSend, watch_disconnect
 from gateway.api.views import state_of
 from gateway.errors import Unavailable
 from gateway.router import served_by
+from gateway.security.keys import access_of
 from gateway.served import Live
 from gateway.server import Receive, Scope, Send
 from gateway.supervisor.supervisor import Supervisor
@@ -154,7 +155,8 @@ class Events:
 
     async def of_model(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A variant's events are those of its base, which alone can load and leave."""
-        model = self._live.now.router.find(scope["path_params"]["model"])
+        router = access_of(scope).router(self._live.now.router)
+        model = router.find(scope["path_params"]["model"])
         scope["state"]["model"] = model.entry.name
         await self._follow(served_by(model), scope, receive, send)
 

@@ -30,6 +30,7 @@ from gateway.api.dialect import (
     Make,
     StreamEncoder,
 )
+from gateway.api.requests import cancellable, serial_of
 from gateway.api.sse import EventStream, WatchedSend, refuse, respond, watch_disconnect
 from gateway.errors import BodyTooLarge, ClientGone, ClientTooSlow, GatewayError, RequestTimeout
 from gateway.metrics import Metrics
@@ -37,6 +38,7 @@ from gateway.registry.find import Model
 from gateway.registry.schema import Server
 from gateway.residency import Phase
 from gateway.router import served_by
+from gateway.security.keys import access_of
 from gateway.served import Live
 from gateway.server import Receive, Scope, Send
 from gateway.supervisor.call import Call, CallFailed, CallItem, ClientLeft, Granted
@@ -51,6 +53,16 @@ HOLD_S = 0.5
 
 LOOK_AGAIN_S = 60.0
 """The supervisor ends every call; this only bounds each single wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[AnyDecoded]):
+    """A request with the model and the settings that it met; it `began` in loop time."""
+
+    decoded: AnyDecoded
+    model: Model
+    server: Server
+    began: float
 
 
 class Exchange(Generic[AnyDecoded]):
@@ -88,25 +100,42 @@ class Exchange(Generic[AnyDecoded]):
         began = asyncio.get_running_loop().time()
         served = self._live.now  # one registry for the whole of this request
         body = await read_body(scope, receive, served.server.max_body_mb * 2**20)
-        decoded = self._dialect.decode(body)
+        decoded = self._decode(body, scope)
         del body  # up to the cap in bytes, and the call may wait for long
-        model = served.router.resolve(decoded.model, "text")
+        access = access_of(scope)
+        model = access.router(served.router).resolve(decoded.model, "text")
         scope["state"]["model"] = model.entry.name
-        decoded = dataclasses.replace(decoded, fingerprint=_fingerprint(model))
+        wish = access.wish(decoded.wish)
+        decoded = dataclasses.replace(
+            decoded, fingerprint=_fingerprint(model), wish=wish, serial=serial_of(scope)
+        )
+        await self._serve(Asked(decoded, model, served.server, began), scope, receive, send)
+
+    def _decode(self, body: bytes, scope: Scope) -> AnyDecoded:
+        return self._dialect.decode(body)
+
+    async def _serve(
+        self, asked: Asked[AnyDecoded], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        decoded = asked.decoded
         with contextlib.ExitStack() as held:
-            calls = self._open(model, decoded, held)
+            calls = self._open(asked.model, decoded, held)
             self._watch(receive, calls, held)
-            stall_s = served.server.write_stall_s
+            cancellable(scope, partial(self._cancel, calls))
+            stall_s = asked.server.write_stall_s
             out = held.enter_context(
                 WatchedSend(scope, send, stall_s, lambda: self._too_slow(scope, calls))
             )
-            source = calls[0] if len(calls) == 1 else CallGroup(calls, decoded.n)
-            terms = _terms(began, decoded, model, served.server)
-            answer = Answer(source, terms, scope, self._first_token(model, began))
+            answer = self._answer(asked, calls, scope)
             if decoded.stream:
                 await answer.stream(self._dialect.stream(decoded), EventStream(out))
             else:
                 await answer.whole(self._dialect.buffered(decoded), out)
+
+    def _answer(self, asked: Asked[AnyDecoded], calls: list[Call], scope: Scope) -> Answer:
+        source = calls[0] if len(calls) == 1 else CallGroup(calls, asked.decoded.n)
+        terms = _terms(asked.began, asked.decoded, asked.model, asked.server)
+        return Answer(source, terms, scope, self._first_token(asked.model, asked.began))
 
     def _open(self, model: Model, decoded: Decoded, held: contextlib.ExitStack) -> list[Call]:
         """Every call of the request, each closed when `held` ends. Raises as `Supervisor.open`."""
@@ -130,6 +159,10 @@ class Exchange(Generic[AnyDecoded]):
             f"disconnect of call {calls[0].id}", watch_disconnect(receive, left), lambda _: left()
         )
         held.callback(watcher.cancel)
+
+    def _cancel(self, calls: list[Call], error: GatewayError) -> None:
+        for call in calls:
+            self._supervisor.cancel(call, error)
 
     def _too_slow(self, scope: Scope, calls: list[Call]) -> None:
         scope["state"]["error"] = ClientTooSlow.code

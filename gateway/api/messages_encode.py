@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
-from uuid import uuid4
 
 import msgspec
 
@@ -122,7 +121,7 @@ class EventEncoder:
     """Events to frames. After an error frame the stream ends without a `message_stop`."""
 
     def __init__(self, decoded: MessagesDecoded) -> None:
-        self._model = decoded.model
+        self._model, self._serial = decoded.model, decoded.serial
         self._show_thinking = decoded.show_thinking
         self._blocks = Blocks()
         self._started = False
@@ -166,7 +165,8 @@ class EventEncoder:
     def _start(self, started: wire.Started) -> bytes:
         self._started = True
         usage = wire.Usage(started.prompt_tokens, 0, started.cached_tokens)
-        return _frame({"type": "message_start", "message": _message(self._model, [], None, usage)})
+        message = _message(self._serial, self._model, [], None, usage)
+        return _frame({"type": "message_start", "message": message})
 
     def _changes(self, changes: Iterable[Change]) -> Iterator[bytes]:
         for change in changes:
@@ -224,7 +224,7 @@ class MessageEncoder:
     """Events to one message object."""
 
     def __init__(self, decoded: MessagesDecoded) -> None:
-        self._model = decoded.model
+        self._model, self._serial = decoded.model, decoded.serial
         self._show_thinking = decoded.show_thinking
         self._blocks = Blocks()
         self._opened: list[tuple[Opened, list[str]]] = []
@@ -261,7 +261,8 @@ class MessageEncoder:
             if opened.kind == "thinking" and not self._show_thinking:
                 block["thinking"] = ""
             content.append(block)
-        return msgspec.json.encode(_message(self._model, content, self._end, self._usage))
+        message = _message(self._serial, self._model, content, self._end, self._usage)
+        return msgspec.json.encode(message)
 
     def _take(self, changes: Iterable[Change]) -> None:
         for change in changes:
@@ -280,10 +281,14 @@ class MessageEncoder:
 
 
 def _message(
-    model: str, content: list[Json], end: wire.ChoiceFinished | None, usage: wire.Usage
+    serial: str,
+    model: str,
+    content: list[Json],
+    end: wire.ChoiceFinished | None,
+    usage: wire.Usage,
 ) -> Json:
     return {
-        "id": f"msg_{uuid4().hex}",
+        "id": f"msg_{serial}",
         "type": "message",
         "role": "assistant",
         "model": model,

@@ -13,6 +13,7 @@ from gateway.api.views import unix_time
 from gateway.registry.find import Model
 from gateway.residency import ModelView, State
 from gateway.router import served_by
+from gateway.security.keys import access_of
 from gateway.served import Live
 from gateway.server import Receive, Scope, Send
 from gateway.supervisor.supervisor import Supervisor
@@ -38,7 +39,8 @@ class Models:
 
     async def index(self, scope: Scope, receive: Receive, send: Send) -> None:
         views = self._views()
-        cards = [self._card(model, views) for model in self._live.now.router.models]
+        router = access_of(scope).router(self._live.now.router)
+        cards = [self._card(model, views) for model in router.models]
         if speaks_anthropic(scope):
             body = model_page(cards, scope["query_string"])
         else:
@@ -46,7 +48,8 @@ class Models:
         await respond(send, 200, msgspec.json.encode(body))
 
     async def one(self, scope: Scope, receive: Receive, send: Send) -> None:
-        model = self._live.now.router.find(scope["path_params"]["model"])
+        router = access_of(scope).router(self._live.now.router)
+        model = router.find(scope["path_params"]["model"])
         card = self._card(model, self._views())
         body = model_info(card) if speaks_anthropic(scope) else card
         await respond(send, 200, msgspec.json.encode(body))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
@@ -23,7 +22,7 @@ LEAST_LOGPROB = -9999.0
 def head(decoded: Decoded, id_prefix: str, kind: str) -> dict[str, Any]:
     """The fields that every chunk of a stream shares, and a whole answer has once."""
     return {
-        "id": f"{id_prefix}{uuid4().hex}",
+        "id": f"{id_prefix}{decoded.serial}",
         "object": kind,
         "created": int(time.time()),
         "model": decoded.model,

@@ -15,6 +15,7 @@ from gateway.api.views import unix_time
 from gateway.metrics import Gauges, Metrics, ModelGauges
 from gateway.registry.find import Model
 from gateway.residency import ModelView, Pressure, State
+from gateway.security.keys import access_of
 from gateway.served import Live
 from gateway.server import Receive, Scope, Send
 from gateway.supervisor.probe import Probe
@@ -62,11 +63,12 @@ class Operate:
 
     async def health(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Whether the gateway answers; one broken model does not make it unhealthy."""
-        models = self._supervisor.snapshot().models
+        seen = self._seen(scope)
+        models = [view for view in self._supervisor.snapshot().models if view.name in seen]
         body = {
             "status": "draining" if self._supervisor.draining else "ok",
             "version": __version__,
-            "models": len(self._live.now.router.models),
+            "models": len(access_of(scope).router(self._live.now.router).models),
             "loaded": [view.name for view in models if view.state is State.READY],
             "failed": [view.name for view in models if view.state is State.FAILED],
         }
@@ -78,7 +80,7 @@ class Operate:
         await respond(send, 200, self._metrics.page(), METRICS)
 
     async def status(self, scope: Scope, receive: Receive, send: Send) -> None:
-        snapshot = self._supervisor.snapshot()
+        seen, snapshot = self._seen(scope), self._supervisor.snapshot()
         views = {view.name: view for view in snapshot.models}
         ledger, last = snapshot.ledger, self._reloads.last
         body = {
@@ -100,9 +102,15 @@ class Operate:
             "models": [
                 _model_status(slot.model, views[name], slot)
                 for name, slot in self._supervisor.slots.items()
+                if name in seen
             ],
         }
         await respond(send, 200, msgspec.json.encode(body))
+
+    def _seen(self, scope: Scope) -> set[str]:
+        """The slots that the sender may know of: those of its models, and what is leaving."""
+        access = access_of(scope)
+        return {name for name, slot in self._supervisor.slots.items() if access.sees(slot.model)}
 
     def _gauges(self) -> Gauges:
         snapshot = self._supervisor.snapshot()

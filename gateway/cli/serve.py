@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gateway.daemon import Plan
     from gateway.registry.load import Loaded
     from gateway.registry.places import Places
+    from gateway.registry.problems import Problem
     from gateway.reload import Read
     from gateway.supervisor.probe import SystemMemory
 
@@ -42,6 +43,12 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", help="port to listen on; 0 takes a free one (default: 8000)")
     parser.add_argument("--log-level", help="debug, info, warning or error (default: info)")
+    parser.add_argument(
+        "--allow-insecure",
+        action="store_const",
+        const="true",
+        help="serve other machines without keys, with every right",
+    )
     parser.set_defaults(run=run)
 
 
@@ -124,15 +131,32 @@ def _serve_it(loaded: Loaded, args: argparse.Namespace) -> Read:
     from gateway.registry.settings import server_settings
     from gateway.reload import Read
     from gateway.router import Router
+    from gateway.security.guard import needs_keys
     from gateway.served import Served
 
     if loaded.registry is None or loaded.budget_bytes is None:
         return Read(None, loaded.problems)
-    flags = {"host": args.host, "port": args.port, "log_level": args.log_level}
+    names = ("host", "port", "log_level", "allow_insecure")
+    flags = {name: getattr(args, name, None) for name in names}
     server, problems = server_settings(loaded.registry.server, flags=flags, environ=os.environ)
     if problems:
         return Read(None, (*loaded.problems, *problems))
+    if needs_keys(server):
+        return Read(None, (*loaded.problems, _insecure(server.host)))
     return Read(Served(loaded, Router(loaded.models), server), loaded.problems)
+
+
+def _insecure(host: str) -> Problem:
+    from gateway.registry.problems import Problem
+
+    return Problem(
+        "error",
+        "server",
+        0,
+        "host",
+        f"{host} can be reached from other machines and there are no keys; add server.api_keys, "
+        "listen on 127.0.0.1, or say allow_insecure: true (--allow-insecure)",
+    )
 
 
 def _taken(message: str) -> int:
@@ -164,11 +188,11 @@ def _owner(port: int) -> str:
 
 def _let_go_of_full_disks() -> None:
     """Output that still waits to be written would change the exit code of an orderly end."""
-    for name in ("stdout", "stderr"):
+    for stream in (sys.stdout, sys.stderr):
         try:
-            getattr(sys, name).flush()
+            stream.flush()
         except OSError:
-            setattr(sys, name, Path(os.devnull).open("w"))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _raise_file_limit() -> None:

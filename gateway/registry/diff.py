@@ -210,20 +210,25 @@ def _fields(
         elif before == after and isinstance(before, bool) == isinstance(after, bool):
             continue  # the kinds, because 1 equals true
         elif name == "env":
-            yield from _env(before, after)
+            yield from _secrets("env", reload_of(Entry, "env"), before, after)
+        elif name == "api_keys":
+            by_name = [{key.name: key for key in keys} for keys in (before, after)]
+            yield from _secrets("api_keys", reload_of(part, name), *by_name)
         else:
             old_value, new_value = msgspec.to_builtins((before, after))
             yield Field(prefix + name, reload_of(part, name), old_value, new_value)
 
 
-def _env(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Field]:
-    """By variable and without values, which may be secrets."""
+def _secrets(
+    key: str, cost: Reload, old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[Field]:
+    """By name and without values, which are secrets or may be."""
     for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             after = "changed" if name in old else "set"
             yield Field(
-                f"env.{name}",
-                reload_of(Entry, "env"),
+                f"{key}.{name}",
+                cost,
                 "set" if name in old else None,
                 after if name in new else None,
             )

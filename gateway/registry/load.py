@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.registry import rules, units
+from gateway.registry import keys, rules, units
 from gateway.registry.find import Model, find, variant
 from gateway.registry.problems import Problem
 from gateway.registry.remembered import Remembered
@@ -96,6 +96,7 @@ def parse(
         root = compose(data)
         registry = Registry() if root is None else walk.struct(root, Registry, "")
         rules.check(walk, registry)
+        registry = keys.settled(walk, registry, base, environ)
     except TreeError as error:
         walk.problems.append(Problem("error", file, error.line, "", error.message))
         return Loaded(problems=tuple(walk.problems))

@@ -22,6 +22,7 @@ Strategy = Literal["fail", "wait", "preempt", "wait_then_fail", "wait_then_preem
 PriorityName = Literal["high", "normal", "low"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Reload = Literal["restart", "live"]
+Right = Literal["infer", "manage", "admin"]
 
 # Both lists hold the canonical names first, then the other names operators know them by.
 # fmt: off
@@ -61,6 +62,11 @@ Name = Annotated[
         max_length=256,
         description="without control characters and without blanks at either end",
     ),
+]
+PerMinute = Annotated[int, Meta(ge=1, le=1_000_000)]
+Secret = Annotated[
+    str,
+    Meta(pattern=r"^[\x21-\x7e]+$", max_length=512, description="in ASCII and without blanks"),
 ]
 
 
@@ -151,8 +157,39 @@ class Manager(_Struct, frozen=True, kw_only=True):
 # --- server -----------------------------------------------------------------------------------
 
 
+class ApiKey(_Struct, frozen=True, kw_only=True):
+    """One key and what whoever shows it may do."""
+
+    name: Annotated[Name, live("what logs and messages call it")]
+    key: Annotated[Secret | None, live("the key itself, best as ${env:NAME}")] = None
+    key_file: Annotated[
+        Place | None, live("a file that holds it and that its owner alone can read")
+    ] = None
+    rights: Annotated[
+        tuple[Right, ...],
+        live(
+            "infer: use models; manage: load, unload, pin, cancel the requests of others; "
+            "admin: reload, explain, events"
+        ),
+    ] = ("infer",)
+    models: Annotated[
+        tuple[Name, ...], live("patterns of names; it sees no others", examples=[["chat-*"]])
+    ] = ("*",)
+    priority: Annotated[
+        PriorityName | None, live("of its requests; absent: the priority of the model")
+    ] = None
+    rate_limit: Annotated[
+        PerMinute | None, live("requests for answers in a minute; absent: any")
+    ] = None
+    may_evict: Annotated[bool, live("false: its requests only use room that is free")] = True
+
+    def __repr__(self) -> str:
+        return f"ApiKey({self.name!r})"
+
+
 class Server(_Struct, frozen=True, kw_only=True):
-    """The listener. Each key is also a flag of `serve` and a variable `MLX_GATEWAY_<KEY>`."""
+    """The listener. Each key but `api_keys` is also a variable `MLX_GATEWAY_<KEY>`, and host, port,
+    log_level and allow_insecure are flags of `serve`; a list is separated by commas there."""
 
     host: Annotated[
         str, restart("address to listen on", min_length=1, max_length=255, examples=["127.0.0.1"])
@@ -177,6 +214,34 @@ class Server(_Struct, frozen=True, kw_only=True):
         int, live("largest request body, in MiB; a larger one is refused", ge=1, le=1024)
     ] = 16
     log_level: Annotated[LogLevel, live("how much is logged")] = "info"
+    responses_store: Annotated[
+        Literal["memory", "disk"],
+        restart("where responses that clients may continue are kept; on disk they outlast a stop"),
+    ] = "memory"
+    responses_mb: Annotated[
+        int, restart("room for them, in MiB; the oldest make room", ge=1, le=65_536)
+    ] = 64
+    responses_ttl_s: Annotated[
+        PositiveSeconds, restart("one that nobody has used for so long is dropped")
+    ] = 3600
+    api_keys: Annotated[
+        tuple[ApiKey, ...],
+        live("who may use the gateway; none: this machine alone, with any right"),
+    ] = ()
+    allow_insecure: Annotated[
+        bool, live("serve other machines without keys: everyone has every right")
+    ] = False
+    metrics_auth: Annotated[
+        bool, live("whether /metrics and /v1/status ask for a key, where there are keys")
+    ] = True
+    cors_origins: Annotated[
+        tuple[Place, ...],
+        live("web pages that may use the gateway; * for all", examples=[["https://chat.example"]]),
+    ] = ()
+    hosts: Annotated[
+        tuple[Name, ...],
+        live("names beside this machine's own under which it may be asked", examples=[["ai.lan"]]),
+    ] = ()
 
 
 # --- models -----------------------------------------------------------------------------------

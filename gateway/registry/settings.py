@@ -10,9 +10,12 @@ import msgspec
 from gateway.registry.problems import Problem
 from gateway.registry.schema import Server, fields_of
 from gateway.registry.walk import Left, Walk
-from gateway.registry.yaml_tree import Scalar
+from gateway.registry.yaml_tree import Node, Scalar, Sequence
 
 VARIABLE_PREFIX = "MLX_GATEWAY_"
+
+_FILE_ALONE = frozenset(("api_keys",))
+"""Too much for one value; each key in it can come from a variable of its own."""
 
 
 def server_settings(
@@ -25,6 +28,8 @@ def server_settings(
     problems: list[Problem] = []
     changes: dict[str, Any] = {}
     for info in fields_of(Server).values():
+        if info.name in _FILE_ALONE:
+            continue
         flag = flags.get(info.name)
         variable = VARIABLE_PREFIX + info.name.upper()
         if flag is not None:
@@ -34,8 +39,16 @@ def server_settings(
         else:
             continue
         walk = Walk(source, {})
-        value = walk.value(Scalar(written, True, 0), info.type, key)
+        value = walk.value(_node(written, is_list=isinstance(info.default, tuple)), info.type, key)
         problems += walk.problems
         if not isinstance(value, Left):
             changes[info.name] = value
     return msgspec.structs.replace(server, **changes), tuple(problems)
+
+
+def _node(written: str, *, is_list: bool) -> Node:
+    """A list is separated by commas."""
+    if not is_list:
+        return Scalar(written, True, 0)
+    parts = (part.strip() for part in written.split(","))
+    return Sequence(0, [Scalar(part, True, 0) for part in parts if part])

@@ -35,6 +35,11 @@ FILLER = ""
 """In place of a required key or a list item that is wrong: every such one in the schema is text."""
 
 
+SECRETS = "server.api_keys"
+HIDDEN = "something else, which is not shown"
+"""A key in the wrong place is a secret all the same, and problems are logged."""
+
+
 class TooManyProblems(Exception):
     """The walk was given up after `MAX_PROBLEMS`."""
 
@@ -181,7 +186,8 @@ class Walk:
             return LEFT
 
     def _wrong(self, key: str, node: Node, expected: str, more: str = "") -> Left:
-        self.report("error", key, f"{expected}; found {shown(node)}{more}", node.line)
+        found = HIDDEN if key.startswith(SECRETS) and isinstance(node, Scalar) else shown(node)
+        self.report("error", key, f"{expected}; found {found}{more}", node.line)
         return LEFT
 
 

@@ -14,7 +14,7 @@ from gateway.errors import (
 )
 from gateway.residency.core import Core
 from gateway.residency.slot import Slot
-from gateway.residency.states import State
+from gateway.residency.states import COLD, State
 from gateway.residency.text import calls, seconds, size
 
 MAX_ESTIMATE_S = 60
@@ -36,7 +36,7 @@ def at_once(core: Core, now: float, slot: Slot) -> Refusal | None:
     running = 0 if slot.outdated else len(slot.leases)
     if running + core.queue.count(slot.name) >= spec.max_concurrency + spec.max_queue:
         return queue_full(core, now, slot)
-    return None
+    return _pinned_out(core, now, slot)
 
 
 def never(core: Core, slot: Slot) -> Refusal | None:
@@ -52,6 +52,26 @@ def never(core: Core, slot: Slot) -> Refusal | None:
         "context length or cache limits."
     )
     return Refusal(ModelTooLarge, message)
+
+
+def _pinned_out(core: Core, now: float, slot: Slot) -> Refusal | None:
+    """For a cold model whose room is taken by models that stay for as long as anybody may wait."""
+    if slot.state not in COLD:
+        return None
+    end = now + core.policy.wait_timeout_s
+    staying = [other for other in core.alive() if other is not slot and _stays(other, end)]
+    taken = sum(core.ledger.charge(other.name) for other in staying)
+    fits = core.reservation(slot) + taken <= core.policy.budget_bytes
+    if fits and len(staying) < core.policy.max_engines:
+        return None
+    why = f"pinned models leave none, so policy {core.policy.strategy} gave up at once"
+    return _no_room(core, now, slot, why)
+
+
+def _stays(slot: Slot, until: float) -> bool:
+    if slot.state not in (State.LOADING, State.READY) or slot.removed:
+        return False
+    return slot.spec.pin or (slot.pin_until is not None and slot.pin_until > until)
 
 
 def load_failed(now: float, slot: Slot) -> Refusal:

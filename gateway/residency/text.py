@@ -4,12 +4,15 @@ from __future__ import annotations
 
 
 def size(count: int) -> str:
-    """Bytes in the largest decimal unit that leaves at least 1 before the point."""
+    """Bytes in the largest binary unit that leaves at least 1 before the point.
+
+    Binary, because `_gb` keys of the registry are GiB: 1 there has to read as 1 here.
+    """
     value, unit = float(count), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
             break
-        value, unit = value / 1000, larger
+        value, unit = value / 1024, larger
     return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 

@@ -115,6 +115,12 @@ class EngineLife:
         if self._started is not None:
             self._started.link.send_frame(frame)
 
+    def ask(self, question: wire.Ask) -> None:
+        """Sends a small question; until it is answered, standing still is a fault."""
+        self._watch.on_call(self._loop.time())
+        self._nudge.set()  # the deadline has come nearer
+        self.send(question)
+
     def stop(self, reason: str) -> None:
         """Asks for an orderly end; a second call changes nothing."""
         if self._stop_reason is None:
@@ -245,6 +251,7 @@ class EngineLife:
                 self._watch.on_call_over()
                 self._owner.on_call_event(message)
             case wire.Counted() | wire.Tokenized() | wire.Detokenized():
+                self._watch.on_call_over()
                 self._owner.on_answer(message)
             case (
                 wire.Started()

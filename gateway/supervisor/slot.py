@@ -12,7 +12,6 @@ import msgspec
 
 from engines import wire
 from gateway import errors
-from gateway.errors import GatewayError
 from gateway.registry.find import Model
 from gateway.residency import (
     CancelLeases,
@@ -26,6 +25,7 @@ from gateway.residency import (
 from gateway.supervisor.call import Call
 from gateway.supervisor.engine import EngineLife, Exit
 from gateway.supervisor.probe import Probe, measured_bytes
+from gateway.supervisor.questions import Questions, error_of
 from gateway.supervisor.standby import Kind, Spare
 from gateway.supervisor.tasks import Tasks
 from gateway.supervisor.watch import Patience
@@ -143,7 +143,7 @@ class Slot:
         self.terms = terms
         self.name = terms.model.entry.name
         self.calls: dict[int, Call] = {}
-        self._asked: dict[int, asyncio.Future[wire.Answer]] = {}
+        self._questions = Questions()
         self.pid: int | None = None
         self.heartbeat: wire.Heartbeat | None = None
         self.ready: wire.Ready | None = None
@@ -213,10 +213,8 @@ class Slot:
     def ask(self, question: wire.Ask) -> asyncio.Future[wire.Answer]:
         """Asks the engine something small, which takes no lease; it has to be ready."""
         assert self._engine is not None
-        answer: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
-        self._asked[question.id] = answer
-        answer.add_done_callback(lambda _: self._asked.pop(question.id, None))
-        self._engine.send(question)
+        answer = self._questions.add(question)
+        self._engine.ask(question)
         return answer
 
     def cancel(self, call_id: int, reason: str) -> None:
@@ -274,9 +272,7 @@ class Slot:
         message = f"model {self.name!r}: {exit_.cause}"
         for call in calls.values():
             call.fail(kind(message, retry_after_s=1))
-        for answer in list(self._asked.values()):
-            if not answer.done():
-                answer.set_exception(kind(message, retry_after_s=1))
+        self._questions.fail_all(kind(message, retry_after_s=1))
 
     # --- what the engine says -----------------------------------------------------------------
 
@@ -312,7 +308,7 @@ class Slot:
                 call.push(message)
                 self._observer.finished(self.name, message)
             else:
-                call.fail(_error_of(message))
+                call.fail(error_of(message))
             self._events.on_released(message.id)
             return
         call.push(message)  # type: ignore[arg-type]  # not Finished or Failed: tested above
@@ -321,28 +317,9 @@ class Slot:
             self.cancel(message.id, "the client does not read")
 
     def on_answer(self, message: wire.Answer) -> None:
-        answer = self._asked.get(message.id)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
+        self._questions.on_answer(message)
 
     def _no_call(self, message: wire.CallEvent) -> None:
         """What crossed our cancel is dropped: its lease is over; a question may have failed."""
-        answer = self._asked.get(message.id)
-        if isinstance(message, wire.Failed) and answer is not None and not answer.done():
-            answer.set_exception(_error_of(message))
-
-
-_FAILURES: dict[wire.FailureCode, type[GatewayError]] = {
-    "cancelled": errors.ClientGone,
-    "context_length_exceeded": errors.ContextLengthExceeded,
-    "engine_error": errors.EngineFailed,
-    "invalid_request": errors.InvalidRequest,
-    "overloaded": errors.NoCapacity,
-    "tool_choice_unsupported": errors.ToolChoiceUnsupported,
-    "unsupported": errors.Unsupported,
-}
-
-
-def _error_of(failed: wire.Failed) -> GatewayError:
-    """An engine's failure of one call, for the client."""
-    return _FAILURES[failed.code](failed.message, retry_after_s=1 if failed.retryable else None)
+        if isinstance(message, wire.Failed):
+            self._questions.on_failed(message)

@@ -51,6 +51,7 @@ from gateway.supervisor.probe import Probe
 from gateway.supervisor.slot import Observer, Slot, Terms, model_spec
 from gateway.supervisor.standby import Standby
 from gateway.supervisor.tasks import Tasks
+from gateway.supervisor.tokenizers import ANSWER_S, Tokenizers, about, within_entry
 from gateway.supervisor.watch import Patience
 
 log = logging.getLogger("gateway.supervisor")
@@ -68,18 +69,22 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a request asks of residency beside its model; see `residency.Request`."""
+    """What a request asks of residency beside its model; see `residency.Request`.
+
+    `granted` goes before the model's own priority; `priority` can only lower either.
+    """
 
     priority: Priority | None = None
     keep_alive_s: float | None = None
     may_evict: bool = True
+    granted: Priority | None = None
 
 
 PLAIN = Wish()
 
 
 class Supervisor:
-    """Serves calls with engines. All methods but `shutdown` are synchronous."""
+    """Serves calls with engines. Synchronous but for `ask`, `drained` and `shutdown`."""
 
     def __init__(
         self, setup: Setup, probe: Probe, sizes: Remembered, tasks: Tasks, observer: Observer
@@ -105,6 +110,7 @@ class Supervisor:
         self._quiet = asyncio.Event()
         self._moved = False
         self._standby = Standby(tasks, observer, self._settle_standby)
+        self._tokenizers = Tokenizers(tasks, observer)
 
     # --- for requests -------------------------------------------------------------------------
 
@@ -124,15 +130,34 @@ class Supervisor:
                 f"the request takes {len(frame):,} bytes on its way to the model; "
                 f"the limit is {wire.MAX_REQUEST_BYTES:,}"
             )
-        call = Call(call_id, model, frame)
-        self._waiting[call_id] = call
-        priority = wish.priority
-        if priority is not None:
+        priority = wish.granted
+        if wish.priority is not None:
             # A client may stand back for others, not push ahead of what the registry grants it.
-            priority = max(priority, model_spec(self._slots[model].terms).priority)
+            own = model_spec(self._slots[model].terms).priority
+            priority = max(wish.priority, own if priority is None else priority)
         request = Request(call_id, model, priority, wish.keep_alive_s, wish.may_evict)
-        self._feed(self._scheduler.on_request(self._loop.time(), request))
+        effects = self._scheduler.on_request(self._loop.time(), request)
+        call = self._waiting[call_id] = Call(call_id, model, frame)
+        self._feed(effects)
         return call
+
+    async def ask(self, model: str, make: Callable[[int, str], wire.Ask]) -> wire.Answer:
+        """Asks something small of a model's tokenizer, by id and folder: its engine if it is ready.
+
+        Takes no lease, loads nothing, and is no use of the model. Raises `Draining`,
+        `BodyTooLarge`, `ModelUnavailable`, and what became of the question.
+        """
+        if self._draining is not None:
+            raise self._draining.error()
+        slot = self._slots[model]
+        question = about(slot.model, next(self._ids), make)
+        if slot.ready is not None:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    return await slot.ask(question)
+            except (errors.Unavailable, TimeoutError) as error:
+                log.info("model %s: its engine cannot count now: %s", model, error)
+        return within_entry(slot.model, await self._tokenizers.ask(question))
 
     def close(self, call: Call) -> None:
         """Ends a call on the client's behalf; for one that is over it does nothing."""
@@ -143,6 +168,12 @@ class Supervisor:
         """Ends a call whose client takes nothing; its mailbox says so."""
         self._release(call, "the client does not read")
         call.overflow()
+
+    def cancel(self, call: Call, error: errors.GatewayError) -> None:
+        """Ends a call for somebody else than its client, who is told. Once over it stays."""
+        if not call.over:
+            self._release(call, error.message)
+            call.fail(error)
 
     def _release(self, call: Call, why: str) -> None:
         if self._waiting.pop(call.id, None) is not None:
@@ -265,6 +296,7 @@ class Supervisor:
         if tasks:
             await asyncio.wait(tasks)
         await self._standby.close()
+        await self._tokenizers.close()
         if self._timer is not None:
             self._timer.cancel()
 

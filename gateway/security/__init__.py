@@ -1,0 +1,1 @@
+"""Who may do what: API keys and their limits, and guards against what browsers can be made do."""
