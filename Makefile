@@ -5,13 +5,14 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help env models demo test check bench clean
+.PHONY: help env models demo test check bench soak clean
 
 help:
 	@echo "make demo    serve two small models from one address and answer a question"
 	@echo "make test    run every test"
 	@echo "make check   format, lint, types, import contracts, example registry"
 	@echo "make bench   measure what is promised; let nothing else run meanwhile"
+	@echo "make soak    the long versions of the chaos, cycle and stream tests (about 20 minutes)"
 	@echo "make env     only set up .venv"
 	@echo "make models  only make the small models in .models"
 	@echo "make clean   remove .venv, .models and caches"
@@ -43,6 +44,9 @@ check: env
 
 bench: models
 	$(BIN)/python -m tests.bench
+
+soak: env
+	$(BIN)/python -m pytest -s tests/soak
 
 clean:
 	rm -rf .venv .models .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -30,6 +30,7 @@ a bare asyncio relay of the same bytes at the same pace, and has no bound of its
 LEAST_FRAMES_PER_S = 20_000
 MOST_RSS_1000_MB = 120.0
 WORDS = 1_000_000
+MANY = {"max_concurrency": 1024, "context_length": 2 * WORDS}
 
 
 class Client:
@@ -64,9 +65,9 @@ def streams(port: int, model: str, count: int) -> Iterator[Client]:
 
 
 def lines(folder: Path) -> Iterator[Line]:
-    flat_out = scripted("flat-out", deltas=WORDS, max_concurrency=1024)
+    flat_out = scripted("flat-out", deltas=WORDS, **MANY)
     paced = [
-        scripted(f"paced-{count}", tokens_per_s=rate, deltas=WORDS, max_concurrency=1024)
+        scripted(f"paced-{count}", tokens_per_s=rate, deltas=WORDS, **MANY)
         for count, rate in PACED.items()
     ]
     with daemon(registry(flat_out, *paced, budget_gb=100), folder) as running:

@@ -27,7 +27,7 @@ MODELS = [
     scripted("slow", tokens_per_s=20, deltas=100_000, max_concurrency=16),
     scripted("chunky", deltas=10, stream_interval=4),
     scripted("stuttering", tokens_per_s=0.5, deltas=["a", "b", "c"], stream_interval=100),
-    scripted("sleeper", size_gb=1, load_s=60),
+    scripted("sleeper", load_s=3),
 ]
 
 

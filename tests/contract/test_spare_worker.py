@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from engines import process, wire
 from engines.work import IMPORTED
-from tests.contract.workers import GIB, LIMITS, TIMEOUT_S, Worker
+from tests.contract.workers import GIB, LIMITS, ROOT, TIMEOUT_S, Worker
 
 NANO = Path(__file__).parents[1] / "fixtures" / "models" / "random-nano"
 
@@ -94,3 +95,12 @@ def test_the_limits_of_a_load_are_those_of_the_load(start: Start) -> None:
     worker.send(wire.SetLimits(LIMITS))
     assert worker.wait() == process.EXIT_BUG
     assert "SetLimits came before Load" in worker.stderr()
+
+
+def test_nothing_heavy_is_imported_before_hello() -> None:
+    heavy = {"mlx", "numpy", "transformers", "asyncio", "json", "logging", "engines.scripted"}
+    code = "import sys, engines.worker; print(*sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    assert not heavy & set(output.split())

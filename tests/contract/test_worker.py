@@ -403,3 +403,45 @@ def test_a_grandchild_inherits_neither_socket_nor_secrets(start: Start) -> None:
         assert grandchild.is_running()
     finally:
         grandchild.kill()
+
+
+# --- questions ------------------------------------------------------------------------------------
+
+
+def test_questions_are_answered_beside_a_call(start: Start) -> None:
+    worker = start().ready(deltas=10_000, tokens_per_s=50)
+    worker.generate(1)
+    worker.until(wire.TextDelta)
+    worker.send(wire.CountTokens(2, "", [{"role": "user", "content": "a b c"}]))
+    assert worker.until(wire.Counted) == wire.Counted(2, 3)
+    worker.send(wire.Tokenize(3, "", "some words"))
+    cut = worker.until(wire.Tokenized)
+    worker.send(wire.Detokenize(4, "", cut.token_ids))
+    assert worker.until(wire.Detokenized).text == "some words"
+    worker.send(wire.Detokenize(5, "", [1]))
+    failed = worker.until(wire.Failed)
+    assert (failed.id, failed.code) == (5, "invalid_request")
+
+
+def test_an_answer_too_large_for_a_frame_is_a_failure(start: Start) -> None:
+    worker = start().ready()
+    worker.send(wire.Tokenize(1, "", "a " * 1_000_000))
+    failed = worker.until(wire.Failed)
+    assert failed.code == "invalid_request"
+    assert "the limit is" in failed.message
+    worker.generate(2)
+    assert isinstance(worker.call(2)[-1], wire.Finished)
+
+
+def test_a_tokenizer_worker_counts_without_a_model(start: Start) -> None:
+    worker = start()
+    worker.send(wire.Load(wire.EngineSpec("tokenizers", "tokenizer"), LIMITS))
+    worker.until(wire.Ready)
+    folder = str(ROOT / "tests" / "fixtures" / "models" / "scripted-hermes")
+    messages = [{"role": "user", "content": "Say hello."}]
+    worker.send(wire.CountTokens(1, folder, messages))
+    assert worker.until(wire.Counted).tokens > 1
+    worker.send(wire.CountTokens(2, "", messages))
+    assert worker.until(wire.Counted) == wire.Counted(2, 2)
+    worker.send(wire.Shutdown(TIMEOUT_S))
+    assert worker.wait() == process.EXIT_STOPPED

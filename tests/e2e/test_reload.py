@@ -86,8 +86,14 @@ LIVE_SERVER: dict[str, Any] = {
     "write_stall_s": 6,
     "max_body_mb": 2,
     "request_timeout_s": 300,
+    "api_keys": [{"name": "tester", "key": "a-key-for-a-test"}],
+    "allow_insecure": True,
+    "metrics_auth": False,
+    "cors_origins": ["https://chat.example"],
+    "hosts": ["ai.lan"],
     "log_level": "debug",
 }
+KEY = {"Authorization": "Bearer a-key-for-a-test"}
 BROKEN = {
     "syntax": "models: [",
     "unknown key": "models:\n- {name: a, engine: scripted, prelod: true}\n",
@@ -141,7 +147,8 @@ async def test_live_changes_of_every_kind_touch_no_engine(tmp_path: Path) -> Non
             assert answer.status_code == 200, answer.text
             plan = answer.json()["plan"]
             assert (plan["changed"], plan["restarted"]) == (["a", "b"], [])
-            short = await gateway.chat("a-too")
+            assert (await gateway.chat("a-too")).status_code == 401
+            short = await gateway.chat("a-too", headers=KEY)
             assert short.json()["choices"][0]["message"]["content"] == reply(4)
             await stream.rest()
         stream.assert_complete(reply(60))
@@ -152,7 +159,7 @@ async def test_live_changes_of_every_kind_touch_no_engine(tmp_path: Path) -> Non
             assert {key: model["entry"][key] for key in wanted} == wanted
         memory = (await gateway.status())["memory"]
         assert memory["budget_bytes"] == 12 * 2**30
-        too_large = await gateway.chat("a", "x" * (3 * 2**20))
+        too_large = await gateway.chat("a", "x" * (3 * 2**20), headers=KEY)
         assert too_large.status_code == 413
         assert " DEBUG " in gateway.log
 
@@ -312,6 +319,7 @@ async def test_a_model_whose_files_appear_becomes_available(tmp_path: Path) -> N
     document = registry(scripted("a"), {"name": "late", "path": str(folder)})
     with daemon(document, tmp_path) as gateway:
         assert (await gateway.model("late"))["state"] == "unavailable"
+        assert (await gateway.chat("a")).status_code == 200
         answer = await gateway.chat("late")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_unavailable")
         assert answer.headers["x-should-retry"] == "false"
@@ -320,8 +328,14 @@ async def test_a_model_whose_files_appear_becomes_available(tmp_path: Path) -> N
         shutil.copytree(FIXTURES / "models" / "scripted-hermes", folder)
         assert (await reload(gateway)).json()["plan"]["restarted"] == ["late"]
         assert (await gateway.model("late"))["state"] == "unloaded"
+        assert (await gateway.model("a"))["loads"] == 1
 
         shutil.rmtree(folder)
         assert (await reload(gateway)).status_code == 200
         assert (await gateway.model("late"))["state"] == "unavailable"
+
+        shutil.copytree(FIXTURES / "models" / "scripted-hermes", folder)
+        await gateway.until_model("late", state="unloaded")  # by itself
+        assert "the files of late are there" in (await gateway.status())["last_reload"]["cause"]
         assert (await gateway.chat("a")).status_code == 200
+        assert (await gateway.model("a"))["loads"] == 1

@@ -60,8 +60,8 @@ class Daemon:
         async with self.client() as client:
             return await client.get(path)
 
-    async def status(self) -> Status:
-        answer = await self.get("/v1/status")
+    async def status(self, client: httpx.AsyncClient | None = None) -> Status:
+        answer = await (client.get("/v1/status") if client else self.get("/v1/status"))
         answer.raise_for_status()
         status: Status = answer.json()
         return status
@@ -75,12 +75,13 @@ class Daemon:
     ) -> Status:
         """The first status that `holds` accepts; fails with the last one seen otherwise."""
         deadline = time.monotonic() + timeout_s
-        while True:
-            status = await self.status()
-            if holds(status):
-                return status
-            assert time.monotonic() < deadline, f"never came true; last status: {status}"
-            await asyncio.sleep(POLL_S)
+        async with self.client() as client:
+            while True:
+                status = await self.status(client)
+                if holds(status):
+                    return status
+                assert time.monotonic() < deadline, f"never came true; last status: {status}"
+                await asyncio.sleep(POLL_S)
 
     async def until_model(self, name: str, **values: Any) -> dict[str, Any]:
         """As `until`: waits for one model's status to have these values, and returns it."""
@@ -93,10 +94,17 @@ class Daemon:
         assert model is not None
         return model
 
-    async def chat(self, model: str, text: str = "hello", **fields: Any) -> httpx.Response:
+    async def chat(
+        self,
+        model: str,
+        text: str = "hello",
+        *,
+        headers: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> httpx.Response:
         """One answer, not streamed."""
         async with self.client() as client:
-            return await client.post(CHAT, json=chat_body(model, text, **fields))
+            return await client.post(CHAT, json=chat_body(model, text, **fields), headers=headers)
 
     @contextlib.asynccontextmanager
     async def stream(self, model: str, text: str = "hello", **fields: Any) -> AsyncIterator[Stream]:
@@ -185,7 +193,7 @@ def reply(words: int) -> str:
 
 @contextlib.contextmanager
 def daemon(
-    document: dict[str, Any], folder: Path, environment: Mapping[str, str] | None = None
+    document: dict[str, Any] | str, folder: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[Daemon]:
     """Starts a gateway on a free port; at the end it and every engine of it are gone.
 
@@ -211,9 +219,11 @@ def daemon(
     assert not living(engines), f"engines outlived their gateway: {living(engines)}"
 
 
-def write(document: dict[str, Any], folder: Path) -> None:
+def write(document: dict[str, Any] | str, folder: Path) -> None:
+    """A document, or a registry's text as it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "registry.yaml").write_text(yaml.safe_dump(document))
+    text = document if isinstance(document, str) else yaml.safe_dump(document)
+    (folder / "registry.yaml").write_text(text)
 
 
 def command(folder: Path, *flags: str) -> list[str]:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.daemon import Daemon, Status
 
 GIB = 2**30
-SAMPLE_S = 0.02
+SAMPLE_S = 0.05
 
 
 class Observer:

@@ -83,9 +83,12 @@ def test_a_prompt_as_text_and_as_tokens_is_the_prompt_as_messages(hermes: Driven
         ({"token_ids": [5, 1024]}, "1024"),
         ({"token_ids": [-1]}, "-1"),
         ({"prompt": "a", "n": 0}, "n is 0"),
+        ({"prompt": "a", "n": 10**9}, "from 1 to 128"),
+        ({"prompt": "a", "logprobs": -1}, "logprobs is -1"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens is 0"),
     ],
 )
-def test_prompts_that_are_none(hermes: Driven, fields: dict[str, Any], says: str) -> None:
+def test_requests_that_cannot_be(hermes: Driven, fields: dict[str, Any], says: str) -> None:
     with pytest.raises(EngineError, match=says) as caught:
         submit(hermes, 0, **fields)
     assert caught.value.code == "invalid_request"

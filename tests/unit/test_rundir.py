@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from gateway.rundir import AlreadyRunning, RunDir
+from gateway.rundir import AlreadyRunning, RunDir, Unwritable
 
 
 def test_a_second_gateway_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
@@ -41,4 +43,39 @@ def test_a_file_that_makes_no_sense_names_no_engine(tmp_path: Path, text: str) -
     run = RunDir(tmp_path)
     (tmp_path / "engines.json").write_text(text)
     assert run.engines() == []
+    run.close()
+
+
+def test_what_cannot_be_written_is_said_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDir(tmp_path)
+    run.write_engines([(12, 0.5)])
+    write = Path.write_text
+
+    def fills_up(path: Path, text: str) -> int:
+        write(path, text[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", fills_up)
+    with pytest.raises(OSError, match="No space left"):
+        run.write_engines([(12, 0.5), (13, 0.5)])
+    with pytest.raises(Unwritable, match=f"{tmp_path} cannot be written .No space left.*; free"):
+        run.write_address("http://127.0.0.1:8000")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["engines.json", "lock"]
+    assert run.engines() == [(12, 0.5)]
+    run.close()
+
+
+def test_an_orderly_end_where_nothing_can_be_removed_is_one_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    run = RunDir(tmp_path)
+    run.write_engines([(12, 0.5)])
+    monkeypatch.setattr(Path, "unlink", read_only)
+    run.clear()
+    assert run.engines() == [(12, 0.5)]
     run.close()

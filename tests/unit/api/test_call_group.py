@@ -47,7 +47,7 @@ async def test_choices_are_numbered_in_the_order_of_the_calls() -> None:
 async def test_it_ends_once_with_the_usage_of_all() -> None:
     first, second, group = group_of()
     second.push(finished(2, 10, 3))
-    assert await batch(group) == []
+    assert await group.batch(asyncio.get_running_loop().time()) == []
     first.push(wire.TextDelta(1, 0, "a"))
     first.push(finished(1, 20, 4))
     text, end = await batch(group)
@@ -64,6 +64,18 @@ async def test_any_call_wakes_the_reader(number: int) -> None:
     assert not waiting.done()
     (first, second)[number].push(wire.Started(number + 1, 5))
     assert await waiting == [wire.Started(number + 1, 5)]
+
+
+async def test_an_end_that_is_not_the_last_is_no_news() -> None:
+    first, second, group = group_of()
+    waiting = asyncio.ensure_future(batch(group))
+    await asyncio.sleep(0)
+    second.push(finished(2, 10, 3))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    first.push(wire.Started(1, 5))
+    assert await waiting == [wire.Started(1, 5)]
 
 
 async def test_silence_ends_with_the_deadline() -> None:

@@ -31,6 +31,7 @@ def test_every_kind_has_a_complete_body(kind: Kind) -> None:
     assert (error["message"], error["code"]) == ("what is wrong", kind.code)
     assert error["param"] == made(kind).param
     expected = {4: "invalid_request_error", 5: "server_error"}[kind.status // 100]
+    expected = {403: "permission_error", 429: "rate_limit_error"}.get(kind.status, expected)
     if kind.status == 503:
         expected = "service_unavailable_error"
     if kind.status != 499:  # nobody is left to read these
@@ -44,6 +45,8 @@ ANTHROPIC_TYPES = {
     404: "not_found_error",
     405: "invalid_request_error",
     413: "request_too_large",
+    415: "invalid_request_error",
+    421: "invalid_request_error",
     429: "rate_limit_error",
     500: "api_error",
     503: "overloaded_error",
@@ -108,6 +111,12 @@ def test_no_two_kinds_share_a_code() -> None:
             {"x-should-retry": "false", "allow": "GET"},
         ),
         (errors.InternalError("x"), {}),
+        (errors.RateLimited("x", retry_after_s=0.2), {"retry-after": "1"}),
+        (
+            errors.Unauthorized("x"),
+            {"x-should-retry": "false", "www-authenticate": "Bearer"},
+        ),
+        (errors.Cancelled("x"), {"x-should-retry": "false"}),
     ],
     ids=lambda value: value.code if isinstance(value, errors.GatewayError) else "",
 )

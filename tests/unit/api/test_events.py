@@ -25,6 +25,7 @@ from gateway.registry.load import Loaded
 from gateway.registry.schema import Entry, Server
 from gateway.residency import ModelSpec, Policy, Scheduler, Snapshot
 from gateway.router import Router
+from gateway.security.keys import LOCAL
 from gateway.served import Live, Served
 from gateway.server import ABORT
 from gateway.supervisor.supervisor import Supervisor
@@ -172,7 +173,11 @@ class Client:
         self.takes.set()
 
     async def follow(self, model: str | None = None) -> None:
-        scope = {"state": {}, "extensions": {ABORT: self.abort}, "path_params": {"model": model}}
+        scope = {
+            "state": {"access": LOCAL},
+            "extensions": {ABORT: self.abort},
+            "path_params": {"model": model},
+        }
         route = self.events.all if model is None else self.events.of_model
         async with asyncio.timeout(TIMEOUT_S):
             await route(scope, self.receive, self.send)

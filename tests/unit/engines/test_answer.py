@@ -8,7 +8,7 @@ import pytest
 
 from engines import wire
 from engines.answer import Answer, Unshown, make_pipeline, tools_offered
-from engines.base import EngineError, refuse_constraints
+from engines.base import EngineError, check_request
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
 BOTH = wire.Parsers("hermes", "qwen3")
@@ -62,7 +62,6 @@ def test_without_parallel_calls_it_is_over_behind_the_first() -> None:
 def test_a_stop_string_is_the_end() -> None:
     choice = answer(stop=("END",))
     assert list(choice.add("a EN")) == [wire.TextDelta(7, 2, "a ")]
-    assert not choice.over
     assert list(choice.add("D b")) == []
     assert choice.over
     assert choice.finish("length") == [wire.ChoiceFinished(7, 2, "stop", "END")]
@@ -100,10 +99,10 @@ def test_unknown_parsers_are_refused() -> None:
 
 def test_refusals_name_what_is_asked() -> None:
     with pytest.raises(EngineError, match="'g'"):
-        refuse_constraints(wire.Generate(1, tool_choice=wire.ToolChoice("named", "g")))
+        check_request(wire.Generate(1, tool_choice=wire.ToolChoice("named", "g")))
     with pytest.raises(EngineError, match="'regex'"):
-        refuse_constraints(wire.Generate(1, format=wire.Format("regex", "a+")))
-    refuse_constraints(wire.Generate(1, tools=TOOLS, tool_choice=wire.ToolChoice("none")))
+        check_request(wire.Generate(1, format=wire.Format("regex", "a+")))
+    check_request(wire.Generate(1, tools=TOOLS, tool_choice=wire.ToolChoice("none")))
 
 
 # --- log-probabilities --------------------------------------------------------------------------
@@ -111,6 +110,9 @@ def test_refusals_name_what_is_asked() -> None:
 
 def logprob(token: str) -> wire.TokenLogprob:
     return wire.TokenLogprob(token, -1.0)
+
+
+PLAIN = wire.Parsers(None, None)
 
 
 def fed(choice: Answer, *tokens: str) -> list[tuple[str, list[str]]]:
@@ -131,10 +133,15 @@ def fed(choice: Answer, *tokens: str) -> list[tuple[str, list[str]]]:
         (["a", "", "b"], {}, [("a", ["a"]), ("b", ["", "b"])]),
         (
             ["a ", "EN", "ERGY"],
-            {"stop": ("END",)},
+            {"parsers": PLAIN, "stop": ("END",)},
             [("a ", ["a "]), ("ENERGY", ["EN", "ERGY"])],
         ),
-        (["a ", "xEN", "D"], {"stop": ("END",)}, [("a ", ["a "]), ("x", ["xEN"])]),
+        (
+            ["a ", "xEN", "D"],
+            {"parsers": PLAIN, "stop": ("END",)},
+            [("a ", ["a "]), ("x", ["xEN"])],
+        ),
+        (["a ", "b"], {}, [("a", ["a "]), (" b", ["b"])]),
         (["<think>", "b b", "</think>", "\n\n", "b"], {}, [("b", ["b"])]),
         (["b", "\n", CALL[:20], CALL[20:]], {}, [("b", ["b"])]),
         (["b ", CALL, "\n", "b"], {}, [("b", ["b "]), (" b", ["b"])]),

@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from engines import wire, work
-from engines.base import Emit, Report
+from engines.base import Emit, EngineError, Report
 from engines.outbox import LIMIT_BYTES, Outbox
 
 TIMEOUT_S = 20.0
@@ -38,6 +38,13 @@ class FakeEngine:
 
     def submit(self, request: wire.Generate) -> None:
         self.calls.append(request.id)
+
+    def answer(self, question: wire.Ask) -> wire.Answer:
+        if isinstance(question, wire.Tokenize):
+            raise EngineError("invalid_request", "no")
+        if isinstance(question, wire.Detokenize):
+            raise ZeroDivisionError
+        return wire.Counted(question.id, 5)
 
     def cancel(self, call_id: int) -> None:
         if call_id in self.calls:
@@ -225,3 +232,33 @@ def test_a_stop_before_any_load_ends_it(setup: Setup) -> None:
     setup.work.stop()
     assert setup.ended.wait(TIMEOUT_S)
     assert setup.work.exit_code == 0
+
+
+QUESTIONS: tuple[wire.Ask, ...] = (
+    wire.CountTokens(1, "", []),
+    wire.Tokenize(2, "", "a"),
+    wire.Detokenize(3, "", [1]),
+)
+
+
+def test_questions_are_answered_beside_running_calls(setup: Setup) -> None:
+    setup.load()
+    setup.generate(9)
+    assert setup.engine.in_step.wait(TIMEOUT_S)
+    for question in QUESTIONS:
+        setup.work.take(question)
+    setup.read_until(lambda: len(setup.failures()) == 2)
+    assert wire.Counted(1, 5) in setup.seen
+    assert setup.failures() == [(2, "invalid_request"), (3, "engine_error")]
+    assert setup.engine.calls == [9]
+
+
+def test_questions_are_answered_at_rest_and_refused_at_the_end(setup: Setup) -> None:
+    setup.load()
+    setup.work.take(QUESTIONS[0])
+    setup.read_until(lambda: wire.Counted(1, 5) in setup.seen)
+    setup.work.stop()
+    assert setup.ended.wait(TIMEOUT_S)
+    setup.work.take(QUESTIONS[1])
+    setup.read_until(lambda: bool(setup.failures()))
+    assert setup.failures() == [(2, "overloaded")]

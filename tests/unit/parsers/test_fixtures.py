@@ -53,7 +53,7 @@ def test_row(row: Row, cut: Callable[[str], list[str]]) -> None:
 
 @rows
 @given(sizes=st.lists(st.integers(1, 15), min_size=1, max_size=20))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_row_at_random_cuts(row: Row, sizes: list[int]) -> None:
     assert answer_to(row, by_size(*sizes)) == answer_to(row, whole)
 

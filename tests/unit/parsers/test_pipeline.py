@@ -185,6 +185,22 @@ def test_a_long_answer_is_not_kept() -> None:
     assert len(pipeline._machine.source.text) < 10_000
 
 
+@pytest.mark.parametrize(
+    ("tool", "opener"),
+    [
+        ("qwen3_coder", "<function=save_note><parameter=text>"),
+        ("pythonic", '<|python_start|>[save_note(text="'),
+        ("glm4", "<tool_call>save_note<arg_key>text</arg_key><arg_value>"),
+        ("hermes", '<tool_call>{"name": "save_note", "arguments": {"text": ['),
+    ],
+)
+def test_an_opening_tag_repeated_without_end_is_text(tool: str, opener: str) -> None:
+    repeated = "so " + opener * 1000
+    events = feed_all(make(tool=tool, call_hold=10**6), [repeated])
+    assert all(isinstance(event, Text) for event in events)
+    assert "".join(event.text for event in events if isinstance(event, Text)) == repeated
+
+
 def test_every_family_has_rows() -> None:
     tried = {row.tool for row in ROWS}
     assert all(tried & set(family.names) for family in tools.FORMATS)

@@ -77,7 +77,7 @@ def texts(own: set[str]) -> st.SearchStrategy[str]:
 
 @pytest.mark.parametrize("tool", tools.FORMATS, ids=TOOL_NAMES)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_text_at_any_cuts(tool: ToolFormat, data: st.DataObject) -> None:
     trace = data.draw(st.sampled_from(reasoning.FORMATS))
     row = Row(

@@ -24,6 +24,7 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
     schema.Manager,
     schema.ContentionPolicy,
     schema.Server,
+    schema.ApiKey,
     schema.Defaults,
     schema.Entry,
     schema.Scripted,
@@ -68,7 +69,11 @@ def test_every_default_is_a_value_the_key_takes() -> None:
 def test_required_keys_are_text() -> None:
     """What is missing is filled with an empty text for as long as the walk goes on."""
     required = {(part, info.name) for part, info in keys() if info.required}
-    assert required == {(schema.Entry, "name"), (schema.ExitStep, "exit")}
+    assert required == {
+        (schema.ApiKey, "name"),
+        (schema.Entry, "name"),
+        (schema.ExitStep, "exit"),
+    }
     assert FILLER == ""
 
 

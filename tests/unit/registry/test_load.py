@@ -58,6 +58,19 @@ def test_budget(case: dict[str, Any]) -> None:
         assert [(p.line, p.key) for p in loaded.errors] == [(2, "manager.memory_budget_gb")]
 
 
+@pytest.mark.parametrize(("written", "count"), [("0", 0), ("4", 4), ("null", None)])
+def test_standby(written: str, count: int | None) -> None:
+    loaded = parsed(f"manager: {{standby: {written}}}\nmodels: []\n")
+    assert loaded.registry is not None
+    assert loaded.registry.manager.standby == count
+
+
+@pytest.mark.parametrize("written", ["-1", "5", "1.5", "true", "auto"])
+def test_a_standby_that_is_none(written: str) -> None:
+    loaded = parsed(f"manager: {{standby: {written}}}\nmodels: []\n")
+    assert [problem.key for problem in loaded.errors] == ["manager.standby"]
+
+
 def test_a_problem_names_file_line_key_and_remedy() -> None:
     loaded = parsed("models:\n  - name: a\n    engine: scripted\n    prelod: true\n")
     assert [str(problem) for problem in loaded.problems] == [

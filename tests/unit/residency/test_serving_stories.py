@@ -168,7 +168,7 @@ STORIES: dict[str, Story] = {
         (ModelSpec("A", 8, pin=True), ModelSpec("B", 8)),
         """
         0 load A      -> load A
-        1 request 1 B -> wait 1 room
+        1 request 1 B -> reject 1 no_capacity
         2 ready A 7   ->
         """,
     ),
@@ -369,9 +369,20 @@ STORIES: dict[str, Story] = {
         """
         0 request 1 A -> load A, wait 1 loading
         1 ready A 7   -> grant 1 A
-        2 request 2 B -> wait 2 room
+        2 request 2 B -> reject 2 no_capacity
         3 release 1   ->
-        32 tick       -> reject 2 no_capacity
+        """,
+    ),
+    "a request waits when a pin ends in time": (
+        policy(),
+        (ModelSpec("A", 8), ModelSpec("B", 8)),
+        """
+        0 request 1 A -> load A, wait 1 loading
+        1 ready A 7   -> grant 1 A
+        2 release 1   ->
+        3 pin A 20    ->
+        4 request 2 B -> wait 2 room
+        20 tick       -> stop A evicted
         """,
     ),
     "from max_wait_s of a waiter on, its victim grants nothing new": (

@@ -9,7 +9,7 @@ from gateway.residency.text import seconds, size
 from tests.unit.residency.play import play
 from tests.unit.residency.stories import BIG
 
-GB = 10**9
+GIB = 2**30
 
 
 def test_no_capacity_names_policy_blockers_and_until_when() -> None:
@@ -113,10 +113,10 @@ def test_a_starved_neighbour_is_named_to_those_it_keeps_waiting() -> None:
     ("count", "text"),
     [
         (0, "0 B"),
-        (999, "999 B"),
-        (16 * 10**6, "16.0 MB"),
-        (36 * GB, "36.0 GB"),
-        (2 * 10**15, "2000.0 TB"),
+        (1023, "1023 B"),
+        (16 * 2**20, "16.0 MiB"),
+        (36 * GIB, "36.0 GiB"),
+        (2**51, "2048.0 TiB"),
     ],
 )
 def test_sizes_never_read_as_nothing(count: int, text: str) -> None:

@@ -96,6 +96,18 @@ async def test_a_kill_takes_the_whole_session_and_may_come_late() -> None:
     assert watched.describe_exit() == "killed by SIGKILL"
 
 
+@pytest.mark.anyio
+async def test_a_kill_does_not_lose_the_exit_code() -> None:
+    for _ in range(20):
+        started = await asyncio.create_subprocess_exec(
+            *("sleep", "600"), stderr=asyncio.subprocess.PIPE, start_new_session=True
+        )
+        process = Process(started)
+        process.kill()
+        async with asyncio.timeout(30):
+            assert await process.exited == -9
+
+
 # --- survivors ------------------------------------------------------------------------------------
 
 

@@ -88,7 +88,8 @@ async def test_a_frozen_engine_that_can_say_nothing_is_ended_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gateway.supervisor.watch.HEARTBEAT_TIMEOUT_S", 2.5)
-    async with in_process((scripted_model("ice", freeze_after=1),), GIB) as rig:
+    ice = scripted_model("ice", freeze_after=1, deltas=1000, tokens_per_s=50)
+    async with in_process((ice,), GIB) as rig:
         error = await failure(rig, "ice")
         assert "sent no heartbeat for 2.5 s" in error.message
 

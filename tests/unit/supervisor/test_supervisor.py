@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -215,3 +217,55 @@ async def test_a_client_that_takes_nothing_is_told_so_and_frees_its_place(
     assert isinstance(end, CallFailed)
     assert isinstance(end.error, errors.ClientTooSlow)
     assert running.supervisor.snapshot().models[0].waiting == 0
+
+
+# --- small questions ------------------------------------------------------------------------------
+
+
+async def count(running: Running, model: str = "one", text: str = "two words") -> int:
+    messages = [{"role": "user", "content": text}]
+    answer = await running.supervisor.ask(
+        model, lambda id_, path: wire.CountTokens(id_, path, messages)
+    )
+    assert isinstance(answer, wire.Counted)
+    return answer.tokens
+
+
+async def test_counting_loads_nothing(running: Running) -> None:
+    assert await count(running) == 2
+    view = running.supervisor.snapshot().models[0]
+    assert (view.state, view.loads, view.running, view.waiting) == (State.UNLOADED, 0, 0, 0)
+
+
+async def test_a_ready_engine_counts_and_is_not_used_by_it(running: Running) -> None:
+    assert isinstance(await running.last(running.call("one")), wire.Finished)
+    before = running.supervisor.snapshot().models[0]
+    assert await count(running) == 2
+    with pytest.raises(errors.InvalidRequest, match="unknown"):
+        await running.supervisor.ask("one", lambda id_, path: wire.Detokenize(id_, path, [5]))
+    assert running.supervisor._tokenizers.pid is None
+    after = running.supervisor.snapshot().models[0]
+    assert (after.running, after.loads) == (0, 1)
+    assert after.idle_s is not None
+    assert before.idle_s is not None
+    assert after.idle_s >= before.idle_s
+
+
+async def test_an_engine_that_dies_over_a_question_leaves_it_to_the_worker(
+    running: Running,
+) -> None:
+    assert isinstance(await running.last(running.call("one")), wire.Finished)
+    pid = running.supervisor.slots["one"].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    counting = asyncio.ensure_future(count(running))
+    await asyncio.sleep(0)
+    os.kill(pid, signal.SIGKILL)
+    assert await counting == 2
+    assert running.supervisor._tokenizers.pid is not None
+
+
+async def test_while_draining_nothing_is_counted(running: Running) -> None:
+    running.supervisor.drain(Refusal(errors.Draining, "no more", 5))
+    with pytest.raises(errors.Draining, match="no more"):
+        await count(running)
