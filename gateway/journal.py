@@ -57,6 +57,7 @@ class Journal:
         self._tasks = tasks
         self._bus = bus
         self._saving: asyncio.Task[None] | None = None
+        self._unsaved = False
         self._pids: dict[int, float] = {}
         self._pids_unwritten = False
         self._ready_at: dict[str, float] = {}
@@ -158,16 +159,21 @@ class Journal:
         self._metrics.load_seconds.labels(name).observe(seconds)
         log.info("model %s: ready after %.2f s", name, seconds)
         self._bus.publish("loaded", name, seconds=round(seconds, 3))
-        if self._sizes.record(model, ready.memory, seconds) and self._saving is None:
-            self._saving = self._tasks.supervised("saving sizes", self._save(), self._not_saved)
+        if self._sizes.record(model, ready.memory, seconds):
+            self._unsaved = True
+            if self._saving is None:
+                self._saving = self._tasks.supervised("saving sizes", self._save(), self._not_saved)
 
     async def _save(self) -> None:
-        failed = self._sizes.failed_saves
-        problem = await asyncio.to_thread(self._sizes.save)
+        """Until everything is saved: a load can end while the one before is written down."""
+        while self._unsaved:
+            self._unsaved = False
+            failed = self._sizes.failed_saves
+            problem = await asyncio.to_thread(self._sizes.save)
+            if problem is not None:
+                log.warning("%s", problem)
+            self._metrics.failed_writes.labels("sizes").inc(self._sizes.failed_saves - failed)
         self._saving = None
-        if problem is not None:
-            log.warning("%s", problem)
-        self._metrics.failed_writes.labels("sizes").inc(self._sizes.failed_saves - failed)
 
     def _not_saved(self, error: Exception) -> None:
         self._saving = None

@@ -32,8 +32,10 @@ class RunDir:
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except OSError as error:
             os.close(self._lock)
+            if not isinstance(error, BlockingIOError):  # a file system without locks
+                raise
             raise AlreadyRunning(
                 f"another mlx-gateway runs with the state in {path.parent}; stop it, or give "
                 "this one another place with MLX_GATEWAY_STATE_DIR"

@@ -37,7 +37,7 @@ from engines.text.serial import SerialGenerator
 _log = logging.getLogger(__name__)
 
 MAX_ROWS = 32
-"""Rows in one batch; the gateway bounds a model's concurrency below this."""
+"""Rows in one batch. A model may be granted more calls than that; the rest wait here for a row."""
 
 PREFILL_ROWS = 2
 """Prompts in prefill at a time: few, so that decoding rows wait for little, and more than one, so

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from typing import Annotated, Any, Protocol
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 import msgspec
 
@@ -17,6 +17,7 @@ from gateway.api.decode import BodyDecoder
 from gateway.api.errors import JSON, openai_error
 from gateway.api.events import EventBus, Subscription
 from gateway.api.explain import body_of
+from gateway.api.query import flag, query_of
 from gateway.api.sse import refuse, respond, watch_disconnect
 from gateway.api.views import state_of, view_of
 from gateway.errors import (
@@ -85,7 +86,7 @@ class Admin:
     async def load(self, scope: Scope, receive: Receive, send: Send) -> None:
         """200 when it is ready, 202 while it is not; with `?wait=true` only its end is told."""
         name = self._named(scope)
-        wait = _flag(scope, "wait")
+        wait = flag(query_of(scope), "wait")
         await read_body(scope, receive, BODY_BYTES)
         self._refuse_while_draining()
         self._refuse_what_is_gone(name)
@@ -141,7 +142,7 @@ class Admin:
         await refuse(send, error, msgspec.json.encode({"error": openai_error(error), **body}))
 
     async def explain(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = _query(scope).get("model")
+        asked = query_of(scope).get("model")
         if not asked:
             raise InvalidRequest("name a model, as in /admin/explain?model=NAME", param="model")
         model = access_of(scope).router(self._live.now.router).find(asked)
@@ -218,22 +219,6 @@ class Admin:
                 self._refuse_while_draining()
                 raise ClientGone("the client left while it waited for a load")
             await subscription.batch(LOOK_AGAIN_S)
-
-
-def _query(scope: Scope) -> dict[str, str]:
-    """The first value of each parameter. Raises `InvalidRequest` when there are very many."""
-    try:
-        pairs = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=100)
-    except ValueError:
-        raise InvalidRequest("the address has too many parameters") from None
-    return {key: values[0] for key, values in pairs.items()}
-
-
-def _flag(scope: Scope, name: str) -> bool:
-    value = _query(scope).get(name, "false").lower()
-    if value not in ("true", "1", "false", "0"):
-        raise InvalidRequest(f"{name} is true or false, not {value[:50]!r}", param=name)
-    return value in ("true", "1")
 
 
 def _pin_seconds(body: bytes) -> float | None:

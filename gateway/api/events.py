@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.api.sse import EventStream, WatchedSend, watch_disconnect
+from gateway.api.sse import COMMENT, EventStream, WatchedSend, watch_disconnect
 from gateway.api.views import state_of
 from gateway.errors import Unavailable
 from gateway.router import served_by
@@ -31,17 +31,16 @@ RETRY_S = 10.0
 LOOK_AGAIN_S = 60.0
 """Without heartbeats, each single wait for an event is bounded by this."""
 
-HEARTBEAT = b": waiting\n\n"
-
 
 class Subscription:
     """One reader's queue of frames. `over` says that nothing follows what is queued.
 
-    `model` None stands for every model.
+    `model` None stands for every model. Without `reloads` it is told nothing of the registry.
     """
 
-    def __init__(self, model: str | None) -> None:
+    def __init__(self, model: str | None, reloads: bool = True) -> None:
         self.model = model
+        self.reloads = reloads
         self.over = False
         self._frames: deque[bytes] = deque()
         self._bytes = 0
@@ -101,17 +100,18 @@ class EventBus:
         named = {"model": model} if model is not None else {}
         frame = frame_of(type_, {**named, **fields})
         for subscription in self._subscriptions:
-            if model is None or subscription.model in (None, model):
+            concerned = model is None or subscription.model in (None, model)
+            if concerned and (subscription.reloads or type_ != "reload"):
                 subscription.put(frame)
 
-    def subscribe(self, model: str | None = None) -> Subscription:
+    def subscribe(self, model: str | None = None, reloads: bool = True) -> Subscription:
         """Everything from now on. Raises `Unavailable` when too many listen already."""
         if len(self._subscriptions) >= MAX_SUBSCRIBERS:
             raise Unavailable(
                 f"{MAX_SUBSCRIBERS} clients follow events already, and no more may; close one",
                 retry_after_s=RETRY_S,
             )
-        subscription = Subscription(model)
+        subscription = Subscription(model, reloads)
         if self._closed:
             subscription.end()
         else:
@@ -161,7 +161,7 @@ class Events:
         await self._follow(served_by(model), scope, receive, send)
 
     async def _follow(self, model: str | None, scope: Scope, receive: Receive, send: Send) -> None:
-        subscription = self._bus.subscribe(model)
+        subscription = self._bus.subscribe(model, access_of(scope).may_read_reloads)
         left = asyncio.Event()
 
         def on_left() -> None:
@@ -201,4 +201,4 @@ async def _pump(subscription: Subscription, stream: EventStream, heartbeat_s: fl
         if frames:
             await stream.write(b"".join(frames))
         elif heartbeat_s and not over:
-            await stream.write(HEARTBEAT)
+            await stream.write(COMMENT)

@@ -82,7 +82,9 @@ class Operate:
     async def status(self, scope: Scope, receive: Receive, send: Send) -> None:
         seen, snapshot = self._seen(scope), self._supervisor.snapshot()
         views = {view.name: view for view in snapshot.models}
-        ledger, last = snapshot.ledger, self._reloads.last
+        # It names models, and files of the gateway's machine.
+        last = self._reloads.last if access_of(scope).may_read_reloads else None
+        ledger = snapshot.ledger
         body = {
             "version": __version__,
             "uptime_s": round(time.monotonic() - self._began, 1),

@@ -159,8 +159,8 @@ def decode(body: bytes, history: History) -> ResponsesDecoded:
     request = _decoder.decode(body)
     _refuse_others(request)
     check_plain(request.chat_template_kwargs, "chat_template_kwargs")
-    given = items_of(request.input)
-    items = dereferenced(given, history.item)
+    items = dereferenced(items_of(request.input), history.item)
+    store = request.store is not False
     tools = _tools(request)
     include = request.include or ()
     top_logprobs = request.top_logprobs or 0
@@ -183,9 +183,9 @@ def decode(body: bytes, history: History) -> ResponsesDecoded:
         wish=wish(request),
         owner=history.owner,
         fields=_fields(request, tools),
-        items=msgspec.json.encode([listed(item) for item in items]),
+        items=msgspec.json.encode([listed(item) for item in items] if store else []),
         previous=request.previous_response_id,
-        store=request.store is not False,
+        store=store,
         background=bool(request.background),
         summary=(reasoning.summary or reasoning.generate_summary) is not None,
         sealed=SEALED in include,

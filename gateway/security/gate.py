@@ -11,11 +11,14 @@ from collections.abc import Callable
 from gateway.errors import RateLimited, Unauthorized
 from gateway.registry.schema import Right, Server
 from gateway.security import guard
-from gateway.security.keys import LOCAL, NOBODY, Access, Keys
+from gateway.security.keys import LOCAL, NOBODY, WATCHER, Access, Keys
 from gateway.security.limits import Buckets
 from gateway.server import Scope
 
 OPEN = frozenset({"/health", "/livez", "/readyz", "/openapi.json"})
+GREETINGS = frozenset({"/", "/api/hello"})
+"""What coding agents ask for, without a key, to see whether anybody is there."""
+
 MEASURES = frozenset({"/metrics", "/v1/status"})
 
 
@@ -69,8 +72,10 @@ class Gate:
         if access is not None:
             return access
         path = scope["path"]
-        if path in OPEN or (path in MEASURES and not self._server.metrics_auth):
+        if path in OPEN or (scope["method"] == "HEAD" and path in GREETINGS):
             return NOBODY
+        if path in MEASURES and not self._server.metrics_auth:
+            return WATCHER
         more = "; server.metrics_auth: false opens this route" if path in MEASURES else ""
         raise Unauthorized(
             "this gateway asks for a key that it knows: send it as 'Authorization: Bearer KEY' "

@@ -10,7 +10,7 @@ from functools import cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from gateway.errors import HostNotAllowed, OriginNotAllowed, UnsupportedMediaType
+from gateway.errors import HostNotAllowed, InvalidRequest, OriginNotAllowed, UnsupportedMediaType
 from gateway.registry.schema import Server
 from gateway.server import Scope
 
@@ -79,7 +79,8 @@ def _machine_names() -> frozenset[str]:
 
 
 def check_origin(scope: Scope, server: Server) -> str | None:
-    """The origin to be answered, if it is another one. Raises `OriginNotAllowed`.
+    """The origin to be answered, if it is another one. Raises `OriginNotAllowed`, and for a
+    preflight `InvalidRequest`.
 
     A page of this server itself names the host that it was asked under, which is checked before.
     """
@@ -93,10 +94,12 @@ def check_origin(scope: Scope, server: Server) -> str | None:
     # Whatever the scheme: a proxy may have taken the TLS off.
     if parts is not None and host is not None and parts[1] == host.lower():
         return None
-    raise OriginNotAllowed(
+    message = (
         f"pages of {origin[:100]!r} may not use this gateway; the operator can add the origin to "
         "server.cors_origins"
     )
+    # A preflight is a question of the browser's, and "no" to it is not a request refused.
+    raise InvalidRequest(message) if is_preflight(scope) else OriginNotAllowed(message)
 
 
 def urlsplit_or_none(origin: str) -> tuple[str, str] | None:

@@ -48,6 +48,10 @@ class Access:
                 f"the operator can add it to its rights in server.api_keys"
             )
 
+    @property
+    def may_read_reloads(self) -> bool:
+        return "admin" in self.rights
+
     def sees(self, model: Model) -> bool:
         """Whether a pattern takes the name of the model, or one of its aliases."""
         names = (model.entry.name, *model.entry.aliases)
@@ -70,6 +74,9 @@ LOCAL = Access(None, frozenset(("infer", "manage", "admin")), ("*",))
 
 NOBODY = Access(None, frozenset(), ())
 """Somebody without a key on a route that is open to all."""
+
+WATCHER = Access(None, frozenset(), ("*",))
+"""Somebody without a key where the operator has opened metrics and status."""
 
 
 def access_of(scope: Scope) -> Access:

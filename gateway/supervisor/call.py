@@ -4,9 +4,9 @@ The supervisor alone calls `push` and `fail`; the exchange alone awaits `batch`.
 a call, from waiting for room to the last token, arrives here in order, so an exchange is one loop
 over one source and needs to race nothing.
 
-The buffer is bounded in bytes, counting each event's overhead. Deltas that nobody has fetched are
-merged, so a slow reader of a long answer holds text and not objects; past the bound the call fails
-with `ClientTooSlow`.
+The buffer is bounded in bytes, counting the overhead of each event and each log-probability.
+Deltas that nobody has fetched are merged, so a slow reader of a long answer holds text and not
+objects; past the bound the call fails with `ClientTooSlow`.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class Call:
         size = EVENT_OVERHEAD_BYTES
         if isinstance(item, _TEXTS):
             size += len(item.text)
+            if type(item) is wire.TextDelta and item.logprobs is not None:
+                size += EVENT_OVERHEAD_BYTES * sum(1 + len(token.top) for token in item.logprobs)
         elif type(item) is wire.Finished:
             self.over = True
         self._items.append(item)

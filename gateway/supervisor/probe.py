@@ -6,6 +6,7 @@ The one place that asks the system about memory; everything else is told. Figure
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import sys
@@ -49,15 +50,18 @@ class Probe(Protocol):
 
 
 class SystemProbe:
-    """The real machine's figures."""
+    """The real machine's figures; where the system does not tell, the last ones it told."""
 
     def __init__(self) -> None:
-        self._total = system_memory().total_bytes
+        self._total = self._available = system_memory().total_bytes
 
     def available_bytes(self) -> int:
         import psutil
 
-        return int(psutil.virtual_memory().available)
+        # Asking takes a descriptor. Without one left, serving on is better than dying of it.
+        with contextlib.suppress(OSError):
+            self._available = int(psutil.virtual_memory().available)
+        return self._available
 
     def pressure(self) -> Pressure:
         if PLATFORM == "darwin":
@@ -74,11 +78,8 @@ class SystemProbe:
         return await wait_for_memory(self, available_before, measured)
 
 
-class ScriptedProbe:
+class ScriptedProbe(SystemProbe):
     """For registries of scripted engines only, whose memory is a claim: nothing is ever short."""
-
-    def available_bytes(self) -> int:
-        return SystemProbe().available_bytes()
 
     def pressure(self) -> Pressure:
         return "normal"

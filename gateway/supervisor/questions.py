@@ -9,7 +9,9 @@ import asyncio
 
 from engines import wire
 from gateway import errors
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, QueueFull
+
+MOST_QUESTIONS = 64
 
 _FAILURES: dict[wire.FailureCode, type[GatewayError]] = {
     "cancelled": errors.ClientGone,
@@ -28,7 +30,10 @@ def error_of(failed: wire.Failed) -> GatewayError:
 
 
 class Questions:
-    """Futures by question id; each leaves when it is done, whether answered or given up."""
+    """Futures by question id; each leaves when it is done, whether answered or given up.
+
+    There are at most `MOST_QUESTIONS`, since each can be as large as a request.
+    """
 
     def __init__(self) -> None:
         self._asked: dict[int, asyncio.Future[wire.Answer]] = {}
@@ -37,6 +42,11 @@ class Questions:
         return len(self._asked)
 
     def add(self, question: wire.Ask) -> asyncio.Future[wire.Answer]:
+        """Raises `QueueFull`."""
+        if len(self._asked) >= MOST_QUESTIONS:
+            raise QueueFull(
+                f"{MOST_QUESTIONS} requests already wait to be counted", retry_after_s=1
+            )
         answer: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
         self._asked[question.id] = answer
         answer.add_done_callback(lambda _: self._asked.pop(question.id, None))

@@ -211,7 +211,10 @@ class Slot:
         call.frame = b""
 
     def ask(self, question: wire.Ask) -> asyncio.Future[wire.Answer]:
-        """Asks the engine something small, which takes no lease; it has to be ready."""
+        """Asks the engine something small, which takes no lease; it has to be ready.
+
+        Raises `QueueFull`.
+        """
         assert self._engine is not None
         answer = self._questions.add(question)
         self._engine.ask(question)

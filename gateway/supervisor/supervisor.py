@@ -131,7 +131,8 @@ class Supervisor:
                 f"the limit is {wire.MAX_REQUEST_BYTES:,}"
             )
         priority = wish.granted
-        if wish.priority is not None:
+        # A reload may have removed the model while its request came in: then it is refused below.
+        if wish.priority is not None and model in self._slots:
             # A client may stand back for others, not push ahead of what the registry grants it.
             own = model_spec(self._slots[model].terms).priority
             priority = max(wish.priority, own if priority is None else priority)
@@ -178,6 +179,7 @@ class Supervisor:
     def _release(self, call: Call, why: str) -> None:
         if self._waiting.pop(call.id, None) is not None:
             self._feed(self._scheduler.on_cancelled(self._loop.time(), call.id))
+            self._quiet.set()
         elif not call.over:
             self._slots[call.model].cancel(call.id, why)
 
@@ -276,8 +278,8 @@ class Supervisor:
 
     def end_calls(self, reason: Refusal) -> None:
         """Ends every call with this reason, in the client's own dialect."""
-        for call in list(self._waiting.values()):
-            self._waiting.pop(call.id)
+        while self._waiting:  # one that leaves can have others granted or refused
+            _, call = self._waiting.popitem()
             self._feed(self._scheduler.on_cancelled(self._loop.time(), call.id))
             call.fail(reason.error())
         for slot in self._slots.values():

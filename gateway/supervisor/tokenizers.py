@@ -21,7 +21,6 @@ from gateway.errors import (
     EngineHung,
     GatewayError,
     ModelUnavailable,
-    QueueFull,
 )
 from gateway.registry.find import Model
 from gateway.supervisor.engine import EngineLife
@@ -31,7 +30,6 @@ from gateway.supervisor.watch import Patience
 
 log = logging.getLogger("gateway.tokenizers")
 
-MOST_QUESTIONS = 64
 ANSWER_S = 30.0
 """A large tokenizer takes seconds to load; a question behind several of them still has an end."""
 
@@ -103,15 +101,11 @@ class Tokenizers:
 
         The question's id must be its own among those under way.
         """
-        if len(self._questions) >= MOST_QUESTIONS:
-            raise QueueFull(
-                f"{MOST_QUESTIONS} requests already wait to be counted", retry_after_s=1
-            )
         self._start()
+        asked = self._questions.add(question)
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        asked = self._questions.add(question)
         if self._ready and self._life is not None:
             self._life.ask(question)
         else:

@@ -408,7 +408,7 @@ async def test_a_response_belongs_to_the_key_that_made_it(tmp_path: Path) -> Non
                 }
                 other = await client.post(ROUTE, json=continued, headers=yours)
                 assert other.status_code == 404
-            assert (await client.delete(path, headers=mine)).status_code == 200
+                assert (await client.delete(path, headers=mine)).status_code == 200
 
 
 async def test_what_is_kept_on_disk_is_continued_after_a_restart(tmp_path: Path) -> None:

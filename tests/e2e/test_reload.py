@@ -86,7 +86,7 @@ LIVE_SERVER: dict[str, Any] = {
     "write_stall_s": 6,
     "max_body_mb": 2,
     "request_timeout_s": 300,
-    "api_keys": [{"name": "tester", "key": "a-key-for-a-test"}],
+    "api_keys": [{"name": "tester", "key": "a-key-for-a-test", "rights": ["infer", "admin"]}],
     "allow_insecure": True,
     "metrics_auth": False,
     "cors_origins": ["https://chat.example"],
@@ -152,13 +152,18 @@ async def test_live_changes_of_every_kind_touch_no_engine(tmp_path: Path) -> Non
             assert short.json()["choices"][0]["message"]["content"] == reply(4)
             await stream.rest()
         stream.assert_complete(reply(60))
-        for name, pid in zip(("a", "b"), pids, strict=True):
-            model = await gateway.model(name)
-            assert (model["pid"], model["loads"], model["pinned"]) == (pid, 1, True)
+        async with gateway.client() as client:
+            status = (await client.get("/v1/status", headers=KEY)).json()
+        for model, name, pid in zip(status["models"], ("a", "b"), pids, strict=True):
+            assert (model["name"], model["pid"], model["loads"], model["pinned"]) == (
+                name,
+                pid,
+                1,
+                True,
+            )
             wanted = LIVE_ENTRY | {"aliases": [f"{name}-too"]}
             assert {key: model["entry"][key] for key in wanted} == wanted
-        memory = (await gateway.status())["memory"]
-        assert memory["budget_bytes"] == 12 * 2**30
+        assert status["memory"]["budget_bytes"] == 12 * 2**30
         too_large = await gateway.chat("a", "x" * (3 * 2**20), headers=KEY)
         assert too_large.status_code == 413
         assert " DEBUG " in gateway.log

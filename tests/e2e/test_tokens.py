@@ -59,11 +59,12 @@ async def test_a_count_is_the_later_prompt_tokens(gateway: Daemon, model: str) -
     tools = [{"name": "f", "input_schema": {"type": "object"}}]
     with_tools = await ask(gateway, COUNT, model=model, messages=MESSAGES, tools=tools)
     loads = (await gateway.model(model))["loads"]
-    for fields, expected in (
+    cases: tuple[tuple[dict[str, Any], int], ...] = (
         ({}, plain["input_tokens"]),
         ({"tools": TOOLS}, listed["count"]),
         ({"tools": TOOLS}, with_tools["input_tokens"]),
-    ):
+    )
+    for fields, expected in cases:
         answer = await gateway.chat(model, "Say hello.", max_tokens=1, **fields)
         assert answer.json()["usage"]["prompt_tokens"] == expected
     assert (await gateway.model(model))["loads"] == loads + (not loads)

@@ -104,8 +104,8 @@ def document(rng: random.Random | None = None) -> dict[str, Any]:
         scripted("slow", 4, load_s=0.8, tokens_per_s=30, deltas=60, priority="low"),
         scripted("large", 6, load_s=0.3, tokens_per_s=60, deltas=60, priority="high"),
         scripted("flaky", 4, load_s=0.2, fail_loads=["error", "ok", "hang", "ok", {"exit": 139}]),
-        scripted("deadly", 4, tokens_per_s=60, deltas=60, exit_after=150),
-        scripted("sticky", 3, tokens_per_s=60, deltas=60, hang_after=200),
+        scripted("deadly", 4, tokens_per_s=60, deltas=60, exit_after=90),
+        scripted("sticky", 3, tokens_per_s=60, deltas=60, hang_after=80),
     ]
     budget = BUDGETS_GB[0]
     if rng is not None:

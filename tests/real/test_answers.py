@@ -24,7 +24,7 @@ OTHERS = (
     "Name a colour.",
     "Say hello.",
 )
-SLACK_BYTES = 64 * 2**20
+SLACK_BYTES = 96 * 2**20
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,10 @@ async def test_the_second_model_takes_the_place_of_the_first(gateway: Daemon) ->
     second = await _loaded(gateway, SECOND)
     status = await gateway.status()
     assert status["memory"]["committed_bytes"] == second["charge_bytes"]
-    # What the first had is back, less what the second has taken.
+    # What the first had is back, less what the second has taken; other programs move the figure.
     back = first["measured"]["process"] - second["measured"]["process"]
-    assert psutil.virtual_memory().available >= with_first + back - SLACK_BYTES
+    wanted = with_first + back - SLACK_BYTES
+    await gateway.until(lambda status: status["memory"]["system_available_bytes"] >= wanted)
     assert "Paris" in await ask(gateway, FIRST)
     assert (await gateway.model(SECOND))["state"] == "unloaded"
 

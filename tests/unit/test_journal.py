@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engines import wire
 from gateway.api.events import EventBus
 from gateway.journal import RELOAD_LINES, Journal
 from gateway.metrics import Metrics
+from gateway.registry.find import Model
 from gateway.registry.load import Loaded
 from gateway.registry.remembered import Remembered
-from gateway.registry.schema import Server
+from gateway.registry.schema import Entry, Server
+from gateway.registry.sizes import Size
 from gateway.residency import ModelSpec, Policy, Scheduler, SetLimits
 from gateway.router import Router
 from gateway.rundir import RunDir
@@ -86,6 +90,38 @@ async def test_a_long_reload_is_cut_for_events_and_not_in_the_log(
     assert (event["result"], len(event["lines"])) == ("refused", RELOAD_LINES)
     assert "problem 79." in caplog.text
     assert b'reloads_total{outcome="refused"} 1.0' in written.metrics.page()
+
+
+async def test_a_load_that_ends_while_sizes_are_saved_is_saved_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Written(tmp_path)
+    in_save, go_on = threading.Event(), threading.Event()
+    save = Remembered.save
+
+    def held(sizes: Remembered) -> str | None:
+        problem = save(sizes)
+        in_save.set()
+        assert go_on.wait(30)
+        return problem
+
+    monkeypatch.setattr(Remembered, "save", held)
+    ready = wire.Ready(1, wire.Memory(weights_bytes=10, process_bytes=12))
+    written.journal.loaded(model("a"), ready, 1.0)
+    assert await asyncio.to_thread(in_save.wait, 30)
+    written.journal.loaded(model("b"), ready, 1.0)
+    go_on.set()
+    saving = written.journal._saving
+    assert saving is not None
+    async with asyncio.timeout(30):
+        await saving
+    assert written.journal._saving is None
+    assert set(json.loads((tmp_path / "sizes.json").read_bytes())["sizes"]) == {"a-text", "b-text"}
+
+
+def model(fingerprint: str) -> Model:
+    size = Size(weights_bytes=10, kind="text", fingerprint=fingerprint)
+    return Model(entry=Entry(name=fingerprint, path="/x", kind="text"), size=size)
 
 
 async def test_the_last_event_is_the_last(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -17,6 +18,17 @@ def test_a_second_gateway_is_refused_and_a_later_one_is_not(tmp_path: Path) -> N
         RunDir(tmp_path / "run")
     first.close()
     RunDir(tmp_path / "run").close()
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(lock: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with pytest.raises(OSError, match="No locks available"):
+        RunDir(tmp_path / "run")
 
 
 def test_it_is_its_owners_alone(tmp_path: Path) -> None:

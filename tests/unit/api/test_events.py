@@ -19,6 +19,7 @@ from gateway.api.events import (
     Events,
     Subscription,
 )
+from gateway.api.sse import COMMENT
 from gateway.errors import ModelNotFound, Unavailable
 from gateway.registry.find import find
 from gateway.registry.load import Loaded
@@ -254,5 +255,17 @@ async def test_silence_has_heartbeats_unless_they_are_off(
 
     monkeypatch.setattr(subscription, "batch", counted)
     await following
-    beats = sum(message.get("body") == events.HEARTBEAT for message in client.sent)
+    beats = sum(message.get("body") == COMMENT for message in client.sent)
     assert (beats > 0) is (heartbeat_s > 0)
+
+
+def test_who_may_not_read_the_registry_hears_of_no_reload() -> None:
+    bus = EventBus()
+    guest, admin = bus.subscribe("a", reloads=False), bus.subscribe()
+    bus.publish("reload", result="applied", lines=["model b: added"])
+    bus.publish("pin", "a", pinned=True)
+    guest.end()
+    admin.end()
+    queued = [asyncio.run(reader.batch(0)) for reader in (guest, admin)]
+    assert [len(frames) for frames in queued] == [1, 2]
+    assert b"reload" not in queued[0][0]

@@ -9,7 +9,7 @@ import pytest
 from gateway.errors import RateLimited, Unauthorized
 from gateway.registry.schema import ApiKey, Server
 from gateway.security.gate import Gate
-from gateway.security.keys import LOCAL, NOBODY
+from gateway.security.keys import LOCAL, NOBODY, WATCHER
 
 
 class Settings:
@@ -48,7 +48,7 @@ def test_one_setting_opens_the_measures(path: str) -> None:
     with pytest.raises(Unauthorized, match=r"server\.metrics_auth"):
         Gate(Settings(api_keys=keys)).admit(request(path))
     assert Gate(Settings(api_keys=keys)).admit(request(path, "k")).name == "a"
-    assert Gate(Settings(api_keys=keys, metrics_auth=False)).admit(request(path)) is NOBODY
+    assert Gate(Settings(api_keys=keys, metrics_auth=False)).admit(request(path)) is WATCHER
 
 
 def test_a_reload_replaces_the_keys_and_keeps_what_was_counted() -> None:

@@ -147,6 +147,17 @@ async def test_tiny_deltas_cost_what_they_weigh_and_the_bound_holds() -> None:
     assert not call.overflowing
 
 
+async def test_log_probabilities_count_too() -> None:
+    call = Call(ID, "model", b"")
+    top = tuple((str(number), -1.0) for number in range(20))
+    token = wire.TokenLogprob("x", -0.1, top)
+    pushed = 0
+    while not call.overflowing:
+        call.push(wire.TextDelta(ID, 0, "x", (token,)))
+        pushed += 1
+    assert pushed < BUFFER_BYTES / (20 * 100)
+
+
 async def test_an_overflow_replaces_everything_by_the_failure() -> None:
     call = Call(ID, "model", b"")
     call.push(delta("x" * (BUFFER_BYTES + 1)))

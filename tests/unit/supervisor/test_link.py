@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from engines import wire
+from gateway.supervisor import link as module
 from gateway.supervisor.link import UNSENT_BYTES, Link
 
 
@@ -12,27 +15,34 @@ class Receiver:
     def __init__(self) -> None:
         self.messages: list[wire.FromEngine] = []
         self.lost: list[str] = []
+        self.lost_once = asyncio.Event()
 
     def on_message(self, message: wire.FromEngine) -> None:
         self.messages.append(message)
 
     def on_link_lost(self, reason: str) -> None:
         self.lost.append(reason)
+        self.lost_once.set()
 
 
 class Transport(asyncio.Transport):
-    """Takes writes and never sends them."""
+    """Takes writes and never sends them, but for the `taken` bytes that a test names."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written = b""
+        self.taken = 0
         self.aborted = False
+        self.high: int | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
 
     def get_write_buffer_size(self) -> int:
-        return len(self.written)
+        return len(self.written) - self.taken
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high
 
     def abort(self) -> None:
         self.aborted = True
@@ -85,10 +95,41 @@ def test_a_broken_frame_ends_the_link_once() -> None:
         assert receiver.lost[0].startswith("protocol error: a frame ")
 
 
-def test_an_engine_that_reads_nothing_is_given_up() -> None:
+@pytest.mark.anyio
+async def test_an_engine_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALL_S", 0.001)
     link, receiver, transport = connected()
+    assert transport.high == UNSENT_BYTES
     link.send_frame(bytes(UNSENT_BYTES))
-    assert receiver.lost == []
     link.send(CANCEL)
+    link.pause_writing()
+    assert receiver.lost == []  # several large requests at once are no fault
+    async with asyncio.timeout(30):
+        await receiver.lost_once.wait()
     assert receiver.lost == ["the engine has stopped reading its requests"]
     assert transport.aborted
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_reads_slowly_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STALL_S", 0.001)
+
+    looked_often = asyncio.Event()
+
+    class Slow(Transport):
+        def get_write_buffer_size(self) -> int:
+            self.taken += 1
+            if self.taken == 10:
+                looked_often.set()
+            return super().get_write_buffer_size()
+
+    receiver, transport = Receiver(), Slow()
+    link = Link(receiver)
+    link.connection_made(transport)
+    link.send(CANCEL)
+    link.pause_writing()
+    async with asyncio.timeout(30):
+        await looked_often.wait()
+    link.resume_writing()
+    assert receiver.lost == []
+    assert link._stall is None

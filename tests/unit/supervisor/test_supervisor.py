@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from gateway.registry.schema import Entry, Scripted
 from gateway.residency import (
     CancelLeases,
     Policy,
+    Priority,
     Reject,
     SetLimits,
     State,
@@ -30,9 +32,10 @@ from gateway.supervisor.call import Call, CallFailed, CallItem
 from gateway.supervisor.engine import EngineLife, Exit
 from gateway.supervisor.probe import ScriptedProbe
 from gateway.supervisor.process import Process
-from gateway.supervisor.supervisor import Setup, Supervisor
+from gateway.supervisor.supervisor import Setup, Supervisor, Wish
 from gateway.supervisor.tasks import Tasks
 from gateway.supervisor.watch import Patience
+from tests.harness.in_process import in_process, scripted_model
 
 pytestmark = pytest.mark.anyio
 
@@ -206,6 +209,64 @@ async def test_while_draining_nothing_new_is_taken(running: Running) -> None:
     assert isinstance(await running.last(call), wire.Finished)
     async with asyncio.timeout(TIMEOUT_S):
         await running.supervisor.drained()
+
+
+async def test_a_drain_is_over_when_the_last_who_waits_leaves(running: Running) -> None:
+    call = running.call("one")
+    running.supervisor.drain(Refusal(errors.Draining, "no more", 5))
+    drained = asyncio.ensure_future(running.supervisor.drained())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    running.supervisor.close(call)
+    async with asyncio.timeout(TIMEOUT_S):
+        await drained
+
+
+async def test_a_model_that_a_reload_has_just_removed_is_refused(running: Running) -> None:
+    """The request met the registry before its body was there, and the reload came in between."""
+    wish = Wish(priority=Priority.LOW)
+    call = running.supervisor.open("gone", wire.Generate, wish)
+    end = await running.last(call)
+    assert isinstance(end, CallFailed)
+    assert isinstance(end.error, errors.ModelNotFound)
+
+
+async def test_large_requests_that_come_together_are_no_fault_of_the_engine() -> None:
+    text = "x" * (wire.MAX_REQUEST_BYTES - 1000)
+    model = scripted_model("one", deltas=1)
+    async with in_process((model,), 4 * GIB) as made:
+        pid = await made.serve("one")
+        calls = [made.call("one", prompt=text) for _ in range(6)]
+        for call in calls:
+            await made.until_item(call, wire.Finished)
+        answers = await asyncio.gather(
+            *(
+                made.supervisor.ask("one", lambda id_, path: wire.Tokenize(id_, path, text))
+                for _ in range(6)
+            ),
+            return_exceptions=True,
+        )
+        assert not [a for a in answers if isinstance(a, errors.Unavailable)], answers
+        assert made.supervisor.slots["one"].pid == pid
+
+
+async def test_ending_every_call_copes_with_others_that_end_over_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first to leave shows that the time of those behind it was over as well."""
+    models = (scripted_model("one", deltas=100, tokens_per_s=1), scripted_model("two"))
+    async with in_process(models, 3 * GIB // 2) as made:
+        running = made.call("one")
+        await made.until_item(running, wire.TextDelta)
+        waiting = [made.call("two") for _ in range(3)]
+        loop = asyncio.get_running_loop()
+        later = SimpleNamespace(time=lambda: loop.time() + 1e6, call_at=loop.call_at)
+        monkeypatch.setattr(made.supervisor, "_loop", later)
+        made.supervisor.end_calls(Refusal(errors.Draining, "no more", 5))
+        monkeypatch.undo()
+        for call in (running, *waiting):
+            assert isinstance((await call.batch(loop.time()))[-1], CallFailed)
+        assert not made.supervisor._waiting
 
 
 async def test_a_client_that_takes_nothing_is_told_so_and_frees_its_place(

@@ -15,7 +15,7 @@ from engines import wire
 from gateway import errors
 from gateway.registry.find import Model, find
 from gateway.registry.schema import Entry
-from gateway.supervisor import tokenizers
+from gateway.supervisor import questions, tokenizers
 from gateway.supervisor.tasks import Tasks
 from gateway.supervisor.tokenizers import Tokenizers, about, within_entry
 
@@ -130,7 +130,7 @@ async def test_a_death_fails_its_questions_and_backs_off(
 async def test_the_queue_and_the_wait_are_bounded(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tokenizers, "MOST_QUESTIONS", 1)
+    monkeypatch.setattr(questions, "MOST_QUESTIONS", 1)
     first = asyncio.ensure_future(running.count())
     await asyncio.sleep(0)
     with pytest.raises(errors.QueueFull, match="1 requests already wait"):
