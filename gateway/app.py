@@ -246,8 +246,9 @@ class Application:
         route, model, error, key = state["route"], state["model"], state["error"], state["key"]
         outcome = error or str(status)
         self._metrics.requests.labels(route, model, outcome).inc()
-        self._metrics.request_seconds.labels(route, model).observe(seconds)
-        quiet = route in PROBES and not error
+        if model:  # a histogram is many series: not one more for each way to be refused
+            self._metrics.request_seconds.labels(route, model).observe(seconds)
+        quiet = route in PROBES and not error and status < 400
         log.log(
             logging.DEBUG if quiet else logging.INFO,
             "%s %s %s%s%s%s %.3f s %s",

@@ -70,8 +70,8 @@ async def serve(plan: Plan, listener: socket.socket, run_dir: RunDir) -> None:
     control = app.Control(operate, admin, events, _disk(plan))
     asgi = app.build(live, supervisor, tasks, metrics, control)
     stop_listening = asyncio.Event()
-    _announce(run_dir, _url(listener))
     with _signals(reloader) as asked:
+        _announce(run_dir, _url(listener))
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(Listener(asgi, listener).run(stop_listening))

@@ -10,20 +10,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import resource
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
-from hypercorn.events import Updated
+from hypercorn.events import RawData, Updated
+
+log = logging.getLogger("gateway.server")
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 75
 CLOSE_TIMEOUT_S = 5.0
 ABORT = "gateway.abort"
+
+SEND_TIMEOUT_S = 300.0
+"""A client that does not take so little as one write for so long is gone. Streams have a shorter
+bound of their own (`write_stall_s`), which tells the engine; this is for every other answer."""
+
+LINGER_S = 60.0
+"""What a closed connection still has to deliver is dropped after so long."""
+
+BUFFER_BYTES = 2**16
+"""A transport that holds no more than this lets the sender go on at once."""
+
+RESERVED_FILES = 256
+"""Descriptors that are kept for engines, files and looks at the memory."""
+
+FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-length: 0\r\n"
+    b"connection: close\r\n\r\n"
+)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -58,6 +80,8 @@ class Server:
         self._context = WorkerContext(None)
         self._connections: set[asyncio.Task[Any]] = set()
         self._transports: set[asyncio.WriteTransport] = set()
+        self._most = most_connections()
+        self._full = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then closes what is left, within bounds."""
@@ -73,6 +97,10 @@ class Server:
         task = asyncio.current_task()
         assert task is not None
         transport = writer.transport
+        if self._is_full():
+            writer.write(FULL)
+            writer.close()
+            return
         self._connections.add(task)
         self._transports.add(transport)
         loop = asyncio.get_running_loop()
@@ -85,6 +113,16 @@ class Server:
             self._connections.discard(task)
             self._transports.discard(transport)
 
+    def _is_full(self) -> bool:
+        """Whether there are as many connections as the descriptors allow; said once."""
+        was_full, self._full = self._full, len(self._connections) >= self._most
+        if self._full and not was_full:
+            log.warning(
+                "%d connections are open and no more are taken; raise the limit of open files",
+                self._most,
+            )
+        return self._full
+
     async def _close_connections(self) -> None:
         if self._connections:
             await asyncio.wait(self._connections, timeout=CLOSE_TIMEOUT_S)
@@ -95,10 +133,10 @@ class Server:
 
 
 class _Connection(TCPServer):  # type: ignore[misc]  # Hypercorn is untyped here
-    """Ends when its client has closed it.
+    """Ends when its client has closed it, and in any case when its client takes nothing.
 
     Hypercorn's own waits for its idle timer first: each kept connection that a client has closed
-    would cost a descriptor for `KEEP_ALIVE_S`.
+    would cost a descriptor for `KEEP_ALIVE_S`. And its writing and closing wait without end.
     """
 
     gone = False
@@ -111,7 +149,32 @@ class _Connection(TCPServer):  # type: ignore[misc]  # Hypercorn is untyped here
     async def protocol_send(self, event: Any) -> None:
         if self.gone and isinstance(event, Updated):
             return  # a response that ended just now would start the timer again
-        await super().protocol_send(event)
+        waiting = self.writer.transport.get_write_buffer_size()
+        if isinstance(event, RawData) and waiting + len(event.data) > BUFFER_BYTES:
+            with self._aborted_after(SEND_TIMEOUT_S):
+                await super().protocol_send(event)
+        else:
+            await super().protocol_send(event)
+
+    async def _close(self) -> None:
+        with self._aborted_after(LINGER_S):
+            await super()._close()
+
+    @contextlib.contextmanager
+    def _aborted_after(self, seconds: float) -> Iterator[None]:
+        timer = self.loop.call_later(seconds, self.writer.transport.abort)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def most_connections() -> int:
+    """How many the limit of open files leaves room for; half of it where it is very small."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 2**20
+    return max(soft - RESERVED_FILES, soft // 2)
 
 
 def _with_abort(app: App, transport: asyncio.WriteTransport) -> App:

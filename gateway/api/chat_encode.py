@@ -15,6 +15,7 @@ import msgspec
 from engines import wire
 from gateway.api.dialect import Decoded
 from gateway.api.openai_encode import Chunks, finite, head, usage_object
+from gateway.api.sse import COMMENT
 from gateway.errors import GatewayError
 from gateway.residency import Phase
 from gateway.supervisor.call import CallFailed, CallItem, ClientLeft, Granted
@@ -29,8 +30,6 @@ class ChunkEncoder:
     from parts that were encoded once.
     """
 
-    HEARTBEAT = b": waiting\n\n"
-
     def __init__(self, decoded: Decoded) -> None:
         self._n = decoded.n
         self._chunks = Chunks(decoded, ID_PREFIX, "chat.completion.chunk")
@@ -38,7 +37,7 @@ class ChunkEncoder:
         self._text_end = b'},"finish_reason":null}]' + self._chunks.tail
 
     def heartbeat(self) -> bytes:
-        return self.HEARTBEAT
+        return COMMENT
 
     def frames(self, items: Sequence[CallItem]) -> list[bytes]:
         frames: list[bytes] = []

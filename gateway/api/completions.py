@@ -22,6 +22,7 @@ from gateway.api.openai_encode import Chunks, finite, head, usage_object
 from gateway.api.openai_fields import OpenAIFields, format_of, refuse_others, stops
 from gateway.api.sampling_fields import sampling
 from gateway.api.service_fields import wish
+from gateway.api.sse import COMMENT
 from gateway.errors import GatewayError, InvalidRequest, Unsupported
 from gateway.residency import Phase
 from gateway.supervisor.call import CallFailed, CallItem, ClientLeft, Granted
@@ -191,8 +192,6 @@ class _Logprobs:
 class TextChunkEncoder:
     """Events to frames: text, one finish reason for each choice, usage when asked, `[DONE]`."""
 
-    HEARTBEAT = b": waiting\n\n"
-
     def __init__(self, decoded: DecodedCompletion) -> None:
         self._decoded = decoded
         self._chunks = Chunks(decoded, ID_PREFIX, "text_completion")
@@ -202,7 +201,7 @@ class TextChunkEncoder:
         self._to_echo = set(range(decoded.choices)) if decoded.echo else set()
 
     def heartbeat(self) -> bytes:
-        return self.HEARTBEAT
+        return COMMENT
 
     def frames(self, items: Sequence[CallItem]) -> list[bytes]:
         frames: list[bytes] = []

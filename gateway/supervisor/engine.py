@@ -134,6 +134,8 @@ class EngineLife:
                 return exit_
             self._spare.failed(exit_.cause)
             self._leave_spare()
+        if self._stop_reason is not None:  # it was over before it began
+            return Exit("asked", self._stop_reason, False)
         try:
             environment = engine_environment(os.environ, self._environment)
             started = await start(self, environment)

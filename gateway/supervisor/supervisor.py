@@ -193,7 +193,10 @@ class Supervisor:
         """Asks for every entry that wants to be resident, in file order, within the budget.
 
         Those in `settled` have had their preload; what has become of them since then is wanted.
+        While draining nothing is loaded for later.
         """
+        if self._draining is not None:
+            return
         for model in self._setup.models:
             entry = model.entry
             if entry.preload and entry.of is None and entry.name not in settled:

@@ -77,7 +77,7 @@ async def test_stranded_memory_and_shrunk_caches_are_told(
     written.journal.limited(SetLimits("a", 2 * 10**9))
     assert [event["type"] for event in await written.events()] == ["stranded", "limits", "limits"]
     assert b'prompt_cache_shrinks_total{model="a"} 1.0' in written.metrics.page()
-    for words in ("3.0 GB of its memory have not come back", "may take 0 B", "may take 2.0 GB"):
+    for words in ("2.8 GiB of its memory have not come back", "may take 0 B", "may take 1.9 GiB"):
         assert words in caplog.text
 
 

@@ -1,9 +1,12 @@
-"""The listening socket."""
+"""The listening socket, and connections whose clients do nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import resource
 import socket
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -40,28 +43,110 @@ def test_a_taken_port_is_an_error_and_leaves_nothing_open() -> None:
         server.bind("127.0.0.1", first.getsockname()[1])
 
 
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CLOSE = GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+
+
+class Serving(server.Server):
+    """A server whose answer is so many bytes; `ended` is set when a connection has ended."""
+
+    def __init__(self, listener: socket.socket, size: int) -> None:
+        async def app(scope: server.Scope, receive: server.Receive, send: server.Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            body = bytes(size)
+            for at in range(0, size, 2**16):
+                piece = body[at : at + 2**16]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        super().__init__(app, listener)
+        self.ended = asyncio.Event()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await super()._accept(reader, writer)
+        self.ended.set()
+
+
+@contextlib.asynccontextmanager
+async def serving(size: int, kernel_bytes: int | None = None) -> AsyncIterator[Serving]:
+    listener = server.bind("127.0.0.1", 0)
+    if kernel_bytes is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel_bytes)
+    made, stop = Serving(listener, size), asyncio.Event()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(made.run(stop))
+        try:
+            yield made
+        finally:
+            stop.set()
+
+
+def client_of(made: Serving, kernel_bytes: int | None = None) -> socket.socket:
+    client = socket.socket()
+    if kernel_bytes is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, kernel_bytes)
+    client.connect(made._listener.getsockname())
+    return client
+
+
 async def test_a_kept_connection_ends_with_its_client() -> None:
     """Not with the keep-alive time-out: each would hold a descriptor until then."""
-    ended = asyncio.Event()
-
-    async def app(scope: server.Scope, receive: server.Receive, send: server.Send) -> None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    class Watched(server.Server):
-        async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await super()._accept(reader, writer)
-            ended.set()
-
-    listener = server.bind("127.0.0.1", 0)
-    stop = asyncio.Event()
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        group.create_task(Watched(app, listener).run(stop))
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
+    async with serving(0) as made:
+        reader, writer = await asyncio.open_connection(*made._listener.getsockname())
         for _ in range(2):  # it is kept in between
-            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert b" 204 " in await reader.readuntil(b"\r\n\r\n")
-        assert not ended.is_set()
+            writer.write(GET)
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n0\r\n\r\n")
+        assert not made.ended.is_set()
         writer.close()
-        await ended.wait()
-        stop.set()
+        await made.ended.wait()
+
+
+async def test_a_client_that_takes_nothing_of_an_answer_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "SEND_TIMEOUT_S", 0.01)
+    async with serving(2**24, kernel_bytes=4096) as made:
+        with client_of(made, kernel_bytes=4096) as client:
+            client.sendall(GET)
+            await made.ended.wait()
+
+
+async def test_a_client_that_leaves_the_rest_of_an_answer_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "LINGER_S", 0.01)
+    async with serving(60_000, kernel_bytes=4096) as made:
+        with client_of(made, kernel_bytes=4096) as client:
+            client.sendall(CLOSE)
+            await made.ended.wait()
+
+
+async def test_descriptors_are_left_for_engines(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "most_connections", lambda: 1)
+    async with serving(0) as made:
+        host, port = made._listener.getsockname()
+        first_reader, first = await asyncio.open_connection(host, port)
+        first.write(GET)
+        assert b" 200 " in await first_reader.readuntil(b"\r\n\r\n0\r\n\r\n")
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(host, port)
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+            writer.close()
+        made.ended.clear()
+        first.close()
+        await made.ended.wait()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(CLOSE)
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+    assert caplog.text.count("1 connections are open and no more are taken") == 1
+
+
+@pytest.mark.parametrize(
+    ("soft", "most"), [(10240, 9984), (256, 128), (resource.RLIM_INFINITY, 2**20)]
+)
+def test_how_many_connections(soft: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, resource.RLIM_INFINITY))
+    assert server.most_connections() == most

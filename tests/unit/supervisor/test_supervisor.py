@@ -222,6 +222,23 @@ async def test_a_drain_is_over_when_the_last_who_waits_leaves(running: Running) 
         await drained
 
 
+async def test_while_draining_a_reload_loads_nothing() -> None:
+    async with in_process((scripted_model("one"),), 4 * GIB) as made:
+        made.supervisor.drain(Refusal(errors.Draining, "no more", 5))
+        made.reload((scripted_model("one"), scripted_model("two", preload=True)), standby=0)
+        assert made.view("two").state is State.UNLOADED
+        assert not made.pids.history
+
+
+async def test_a_load_that_is_taken_back_at_once_starts_no_process() -> None:
+    async with in_process((scripted_model("one"),), 4 * GIB) as made:
+        made.supervisor.load("one")
+        made.supervisor.unload("one")
+        await made.until_state("one", State.UNLOADED)
+        assert not made.pids.history
+        await made.serve("one")
+
+
 async def test_a_model_that_a_reload_has_just_removed_is_refused(running: Running) -> None:
     """The request met the registry before its body was there, and the reload came in between."""
     wish = Wish(priority=Priority.LOW)
