@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from gateway.api.dialect import Dialect
 from gateway.api.errors import ANTHROPIC, form_of
 from gateway.api.events import Events
 from gateway.api.exchange import Exchange
+from gateway.api.media import Media
 from gateway.api.models import Models
 from gateway.api.operate import Operate
 from gateway.api.requests import Requests
@@ -66,12 +67,13 @@ PROBES = frozenset({"/health", "/livez", "/readyz", "/metrics"})
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The routes to look at the gateway and to operate it, and where it keeps responses."""
+    """The routes to look at the gateway and to operate it; where it keeps responses and images."""
 
     operate: Operate
     admin: Admin
     events: Events
     disk: Disk | None = None
+    media: Media = field(default_factory=Media)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,16 @@ def build(
     operate, admin, events = control.operate, control.admin, control.events
     gate, requests = Gate(lambda: live.now.server), Requests()
     tokens = Tokens(live, supervisor)
-    responses = Responses(live, supervisor, tasks, metrics, control.disk)
+    media = control.media
+    responses = Responses(live, supervisor, tasks, metrics, media, control.disk)
     routes = [
         *(
-            _route(dialect.route, Exchange(dialect, live, supervisor, tasks, metrics), POST, INFER)
+            _route(
+                dialect.route,
+                Exchange(dialect, live, supervisor, tasks, metrics, media),
+                POST,
+                INFER,
+            )
             for dialect in GENERATING
         ),
         _route("/v1/responses", responses, POST, INFER),

@@ -14,6 +14,7 @@ from pathlib import Path
 from gateway import __version__, app
 from gateway.api.admin import Admin
 from gateway.api.events import EventBus, Events
+from gateway.api.media import Media
 from gateway.api.operate import Operate
 from gateway.api.responses_disk import Disk
 from gateway.errors import Draining, Refusal
@@ -23,6 +24,7 @@ from gateway.registry.places import Places
 from gateway.registry.remembered import Remembered
 from gateway.reload import Read, Reloader, setup
 from gateway.rundir import RunDir
+from gateway.security.media import sweep
 from gateway.served import Live, Served
 from gateway.server import Server as Listener
 from gateway.supervisor.probe import Probe, ScriptedProbe, SystemProbe
@@ -67,7 +69,7 @@ async def serve(plan: Plan, listener: socket.socket, run_dir: RunDir) -> None:
     operate = Operate(live, supervisor, probe, metrics, reloader)
     admin = Admin(live, supervisor, reloader, tasks, bus)
     events = Events(live, supervisor, tasks, bus)
-    control = app.Control(operate, admin, events, _disk(plan))
+    control = app.Control(operate, admin, events, _disk(plan), _media(run_dir))
     asgi = app.build(live, supervisor, tasks, metrics, control)
     stop_listening = asyncio.Event()
     with _signals(reloader) as asked:
@@ -96,6 +98,21 @@ def _disk(plan: Plan) -> Disk | None:
     if server.responses_store == "memory":
         return None
     return Disk(plan.places.state / "responses.sqlite", server.responses_mb * 2**20)
+
+
+def _media(run_dir: RunDir) -> Media:
+    """Images of a gateway that was killed are removed here."""
+    folder = run_dir.path / "media"
+    try:
+        sweep(folder)
+    except OSError as error:
+        log.warning(
+            "requests with images will be refused: %s cannot be used (%s)",
+            folder,
+            error.strerror or error,
+        )
+        return Media(None)
+    return Media(folder)
 
 
 async def _close(tasks: Tasks, disk: Disk | None) -> None:

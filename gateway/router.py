@@ -35,12 +35,20 @@ class Router:
             raise ModelNotFound(self._unknown(name), param="model")
         return model
 
-    def resolve(self, name: str, kind: Kind) -> Model:
-        """The entry, if it can do what is asked. Raises as `find`, and `InvalidRequest`."""
+    def resolve(self, name: str, kind: Kind, *others: Kind) -> Model:
+        """The entry, if it can do what is asked. Raises as `find`, and `InvalidRequest`.
+
+        `others` are kinds that can do it too.
+        """
         model = self.find(name)
-        if model.entry.kind != kind:
+        if model.entry.kind not in (kind, *others):
             raise InvalidRequest(
                 f"model {name!r} is a {model.entry.kind} model and does not do {kind}",
+                param="model",
+            )
+        if model.entry.kind == "vision" and model.entry.engine != "scripted":
+            raise InvalidRequest(
+                f"model {name!r} is a vision model, and there is no engine for these yet",
                 param="model",
             )
         return model

@@ -40,7 +40,11 @@ BUFFER_BYTES = 2**16
 """A transport that holds no more than this lets the sender go on at once."""
 
 RESERVED_FILES = 256
-"""Descriptors that are kept for engines, files and looks at the memory."""
+"""Descriptors that are kept for engines, files, looks at the memory, and refusals under way."""
+
+ACCEPTED_AT_ONCE = 32
+"""Few, because each of a flood of connections holds a descriptor until it is refused, some turns of
+the event loop later."""
 
 FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-length: 0\r\n"
@@ -85,7 +89,10 @@ class Server:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop` is set, then closes what is left, within bounds."""
-        server = await asyncio.start_server(self._accept, sock=self._listener, backlog=BACKLOG)
+        server = await asyncio.start_server(
+            self._accept, sock=self._listener, backlog=ACCEPTED_AT_ONCE
+        )
+        self._listener.listen(BACKLOG)  # asyncio takes one figure for both
         try:
             await stop.wait()
         finally:

@@ -145,8 +145,6 @@ class _Stop(asyncio.Event):
 
 async def _wakeups(path: Path, stop: asyncio.Event) -> AsyncGenerator[None, None]:
     """Yields whenever the content may be another, at least every `POLL_S`, until `stop` is set."""
-    from watchfiles import awatch
-
     told = False
     while not stop.is_set():
         yield
@@ -155,6 +153,8 @@ async def _wakeups(path: Path, stop: asyncio.Event) -> AsyncGenerator[None, None
             await _pause(stop, POLL_S)
             continue
         try:
+            from watchfiles import awatch
+
             changes = awatch(
                 *sorted(folders),
                 watch_filter=None,
@@ -170,7 +170,7 @@ async def _wakeups(path: Path, stop: asyncio.Event) -> AsyncGenerator[None, None
                     yield
                     if _folders(path) != folders:
                         break  # a folder or link was replaced, and the watch is on the old one
-        except (OSError, RuntimeError, ExceptionGroup) as error:
+        except (ImportError, OSError, RuntimeError, ExceptionGroup) as error:
             # RuntimeError is what watchfiles raises, in a group once it has begun to watch.
             if not told:
                 log.warning("changes of %s are polled for, not watched: %s", path, error)

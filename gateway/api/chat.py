@@ -22,6 +22,7 @@ from gateway.api.chat_messages import (
 )
 from gateway.api.decode import BodyDecoder, check_plain
 from gateway.api.dialect import Decoded, Defaults
+from gateway.api.media import Images
 from gateway.api.openai_fields import OpenAIFields, format_of, refuse_others, stops
 from gateway.api.sampling_fields import merged, sampling
 from gateway.api.service_fields import wish
@@ -78,9 +79,10 @@ def decode(body: bytes) -> Decoded:
         raise InvalidRequest("top_logprobs: needs logprobs to be true", param="top_logprobs")
     choice = choice_of(request.tool_choice, request.parallel_tool_calls)
     tools = chosen(tools_of(request.tools), choice)
+    images = Images()
     asked = wire.Generate(
         id=0,
-        messages=conversation(request.messages),
+        messages=conversation(request.messages, images),
         max_tokens=request.max_completion_tokens or request.max_tokens,
         stop=stops(request),
         tools=tools,
@@ -95,6 +97,7 @@ def decode(body: bytes) -> Decoded:
         include_usage=request.include_usage,
         generate=lambda call_id, defaults: _generate(request, asked, call_id, defaults),
         n=asked.n,
+        media=images.refs,
         timeout_s=request.timeout,
         wish=wish(request),
     )

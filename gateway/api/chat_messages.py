@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from engines import wire
+from gateway.api.media import Images
 from gateway.api.messages_common import Calls
 from gateway.api.tools import MAX_NAME, declared
 from gateway.errors import InvalidRequest, Unsupported
@@ -18,12 +19,19 @@ MAX_CALLS = 1024
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 
+class ImageUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """`detail` says how finely to look at it, which is the model's own affair here."""
+
+    url: str
+
+
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a content; only text is served so far, the rest is refused by name."""
+    """One part of a content: a text or an image; the rest is refused by name."""
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: ImageUrl | str | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,14 +85,19 @@ class NamedChoice(msgspec.Struct, frozen=True, kw_only=True):
 Choice = Literal["none", "auto", "required"] | NamedChoice
 
 
-def conversation(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """The messages as chat templates take them. Raises `InvalidRequest`, naming the field."""
+def conversation(messages: Sequence[ChatMessage], images: Images) -> list[dict[str, Any]]:
+    """The messages as chat templates take them, their images noted in `images`.
+
+    Raises `InvalidRequest`, naming the field.
+    """
     calls = Calls()
-    return [_neutral(message, calls, f"messages[{i}]") for i, message in enumerate(messages)]
+    return [
+        _neutral(message, calls, images, f"messages[{i}]") for i, message in enumerate(messages)
+    ]
 
 
-def _neutral(message: ChatMessage, calls: Calls, path: str) -> dict[str, Any]:
-    content = _content(message, path)
+def _neutral(message: ChatMessage, calls: Calls, images: Images, path: str) -> dict[str, Any]:
+    content = _content(message, images, path)
     if message.role == "assistant":
         return _assistant(message, content or "", calls, path)
     if content is None:
@@ -99,17 +112,26 @@ def _neutral(message: ChatMessage, calls: Calls, path: str) -> dict[str, Any]:
     return {**neutral, "name": message.name} if message.name else neutral
 
 
-def _content(message: ChatMessage, path: str) -> str | None:
+def _content(message: ChatMessage, images: Images, path: str) -> str | None:
     content = message.content
     if content is None or isinstance(content, str):
         return content
-    return "".join(_text(part, f"{path}.content[{i}]") for i, part in enumerate(content))
+    texts = []
+    for index, part in enumerate(content):
+        at = f"{path}.content[{index}]"
+        shown = part.type == "image_url" and message.role in ("user", "tool")
+        texts.append(images.add(_url(part), at) if shown else _text(part, at))
+    return "".join(texts)
+
+
+def _url(part: ContentPart) -> str | None:
+    return part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url
 
 
 def _text(part: ContentPart, path: str) -> str:
     if part.type not in ("text", "input_text", "output_text", "refusal"):
         raise InvalidRequest(
-            f"{path}: parts of type {part.type[:100]!r} are not served; send text", param=path
+            f"{path}: parts of type {part.type[:100]!r} are not served here; send text", param=path
         )
     field = "refusal" if part.type == "refusal" else "text"
     text: str | None = getattr(part, field)

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from engines import wire
 from gateway.api.errors import OPENAI, ErrorForm
+from gateway.api.media import MediaRef
 from gateway.errors import GatewayError
 from gateway.supervisor.call import CallItem
 from gateway.supervisor.supervisor import PLAIN, Wish
@@ -36,10 +37,11 @@ class Decoded:
     """A checked request, as far as the exchange has to know it; a dialect adds what it needs.
 
     `generate` makes its call. A request with several prompts has one more call for each of
-    `others`: choice k of call c is then choice c * `n` + k of the answer. `timeout_s` is how long
-    the client gives the whole of it. `fingerprint`, which the exchange fills in, changes with what
-    the model is made of. `serial` is the unique part of the answer's id, and the exchange has
-    it from the request's own, so that either of the two ids finds a request.
+    `others`: choice k of call c is then choice c * `n` + k of the answer. `media` are the images
+    that its messages have placeholders for. `timeout_s` is how long the client gives the whole of
+    it. `fingerprint`, which the exchange fills in, changes with what the model is made of. `serial`
+    is the unique part of the answer's id, and the exchange has it from the request's own, so that
+    either of the two ids finds a request.
     """
 
     model: str
@@ -48,6 +50,7 @@ class Decoded:
     generate: Make
     others: tuple[Make, ...] = ()
     n: int = 1
+    media: tuple[MediaRef, ...] = ()
     timeout_s: float | None = None
     wish: Wish = PLAIN
     fingerprint: str | None = None

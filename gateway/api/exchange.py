@@ -30,6 +30,7 @@ from gateway.api.dialect import (
     Make,
     StreamEncoder,
 )
+from gateway.api.media import Media, refuse_images, remove
 from gateway.api.requests import cancellable, serial_of
 from gateway.api.sse import EventStream, WatchedSend, refuse, respond, watch_disconnect
 from gateway.errors import BodyTooLarge, ClientGone, ClientTooSlow, GatewayError, RequestTimeout
@@ -39,6 +40,7 @@ from gateway.registry.schema import Server
 from gateway.residency import Phase
 from gateway.router import served_by
 from gateway.security.keys import access_of
+from gateway.security.media import MediaFile
 from gateway.served import Live
 from gateway.server import Receive, Scope, Send
 from gateway.supervisor.call import Call, CallFailed, CallItem, ClientLeft, Granted
@@ -57,12 +59,16 @@ LOOK_AGAIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[AnyDecoded]):
-    """A request with the model and the settings that it met; it `began` in loop time."""
+    """A request with the model and the settings that it met; it `began` in loop time.
+
+    `files` are its images. Whoever opens its calls removes them when these are closed.
+    """
 
     decoded: AnyDecoded
     model: Model
     server: Server
     began: float
+    files: tuple[MediaFile, ...] = ()
 
 
 class Exchange(Generic[AnyDecoded]):
@@ -75,8 +81,10 @@ class Exchange(Generic[AnyDecoded]):
         supervisor: Supervisor,
         tasks: Tasks,
         metrics: Metrics,
+        media: Media,
     ) -> None:
         self._dialect = dialect
+        self._media = media
         self._live = live
         self._supervisor = supervisor
         self._tasks = tasks
@@ -103,13 +111,16 @@ class Exchange(Generic[AnyDecoded]):
         decoded = self._decode(body, scope)
         del body  # up to the cap in bytes, and the call may wait for long
         access = access_of(scope)
-        model = access.router(served.router).resolve(decoded.model, "text")
+        model = access.router(served.router).resolve(decoded.model, "text", "vision")
         scope["state"]["model"] = model.entry.name
+        if model.entry.kind != "vision":
+            refuse_images(decoded.media, model.entry.name)
         wish = access.wish(decoded.wish)
         decoded = dataclasses.replace(
             decoded, fingerprint=_fingerprint(model), wish=wish, serial=serial_of(scope)
         )
-        await self._serve(Asked(decoded, model, served.server, began), scope, receive, send)
+        files = await self._media.fetch(decoded.media, served.server, receive)
+        await self._serve(Asked(decoded, model, served.server, began, files), scope, receive, send)
 
     def _decode(self, body: bytes, scope: Scope) -> AnyDecoded:
         return self._dialect.decode(body)
@@ -119,7 +130,7 @@ class Exchange(Generic[AnyDecoded]):
     ) -> None:
         decoded = asked.decoded
         with contextlib.ExitStack() as held:
-            calls = self._open(asked.model, decoded, held)
+            calls = self._open(asked, held)
             self._watch(receive, calls, held)
             cancellable(scope, partial(self._cancel, calls))
             stall_s = asked.server.write_stall_s
@@ -137,8 +148,13 @@ class Exchange(Generic[AnyDecoded]):
         terms = _terms(asked.began, asked.decoded, asked.model, asked.server)
         return Answer(source, terms, scope, self._first_token(asked.model, asked.began))
 
-    def _open(self, model: Model, decoded: Decoded, held: contextlib.ExitStack) -> list[Call]:
-        """Every call of the request, each closed when `held` ends. Raises as `Supervisor.open`."""
+    def _open(self, asked: Asked[AnyDecoded], held: contextlib.ExitStack) -> list[Call]:
+        """Every call of the request, each closed when `held` ends, and then its images removed.
+
+        Raises as `Supervisor.open`.
+        """
+        held.callback(remove, asked.files)
+        model, decoded = asked.model, asked.decoded
         defaults, calls = _defaults(model), []
         for make in (decoded.generate, *decoded.others):
             call = self._supervisor.open(

@@ -15,6 +15,7 @@ from msgspec import Meta
 from engines import wire
 from gateway.api.decode import BodyDecoder, check_plain
 from gateway.api.dialect import Defaults
+from gateway.api.media import Images, MediaRef
 from gateway.api.messages_encode import MessagesDecoded
 from gateway.api.messages_prompt import (
     Name,
@@ -102,6 +103,7 @@ def decode(body: bytes) -> MessagesDecoded:
         stream=bool(request.stream),
         include_usage=True,
         generate=lambda call_id, defaults: _generate(request, prompt, answer, call_id, defaults),
+        media=prompt.media,
         timeout_s=request.timeout,
         wish=wish(request),
         show_thinking=thinking is None or thinking.display != "omitted",
@@ -120,12 +122,14 @@ class Prompt:
     tool_choice: wire.ToolChoice
     reasoning: wire.Reasoning
     template_kwargs: dict[str, Any]
+    media: tuple[MediaRef, ...]
 
 
 def prompt_of(request: PromptRequest) -> Prompt:
     """Raises `InvalidRequest`, naming the field at fault."""
     check_plain(request.chat_template_kwargs, "chat_template_kwargs")
-    messages = neutral_messages(request.system, request.messages)
+    images = Images()
+    messages = neutral_messages(request.system, request.messages, images)
     choice = _choice(request.tool_choice)
     kwargs = request.chat_template_kwargs or {}
     if prefills(messages):
@@ -136,6 +140,7 @@ def prompt_of(request: PromptRequest) -> Prompt:
         tool_choice=choice,
         reasoning=_reasoning(request),
         template_kwargs=kwargs,
+        media=images.refs,
     )
 
 

@@ -1,8 +1,8 @@
 """The prompt of an Anthropic request: its system texts, turns and tools, in the neutral form.
 
-Only what a text model can take gets through; other content is refused by name and place. Templates
-want strict turns, so neighbouring turns of one role are joined, results of tools come before the
-text of their turn, and a system message in mid conversation becomes a marked text of the user's.
+Texts and images get through; other content is refused by name and place. Templates want strict
+turns, so neighbouring turns of one role are joined, results of tools come before the text of their
+turn, and a system message in mid conversation becomes a marked text of the user's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.api.media import Images
 from gateway.api.messages_common import Calls
 from gateway.api.tools import MAX_NAME, MAX_TOOLS, declared
 from gateway.errors import InvalidRequest, Unsupported
@@ -41,8 +42,24 @@ class Text(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
 
+class InRequest(msgspec.Struct, frozen=True, tag="base64"):
+    media_type: str
+    data: str
+
+
+class Elsewhere(msgspec.Struct, frozen=True, tag="url"):
+    url: str
+
+
 class Image(msgspec.Struct, frozen=True, tag="image"):
-    pass
+    source: InRequest | Elsewhere
+
+    @property
+    def url(self) -> str:
+        source = self.source
+        if isinstance(source, Elsewhere):
+            return source.url
+        return f"data:{source.media_type};base64,{source.data}"
 
 
 class Document(msgspec.Struct, frozen=True, tag="document"):
@@ -94,10 +111,15 @@ Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
 # --- turns ----------------------------------------------------------------------------------------
 
 
-def neutral_messages(system: System | None, turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Messages as chat templates take them. Raises `InvalidRequest`, naming the block at fault."""
+def neutral_messages(
+    system: System | None, turns: Sequence[Turn], images: Images
+) -> list[dict[str, Any]]:
+    """Messages as chat templates take them, their images noted in `images`.
+
+    Raises `InvalidRequest`, naming the block at fault.
+    """
     leading = [_without_billing(text) for text in _texts(system)]
-    conversation = _Conversation()
+    conversation = _Conversation(images)
     for index, turn in enumerate(turns):
         path = f"messages[{index}].content"
         match turn.role:
@@ -125,9 +147,10 @@ def prefills(messages: Sequence[dict[str, Any]]) -> bool:
 class _Conversation:
     """The turns so far; the owner of `messages`."""
 
-    def __init__(self) -> None:
+    def __init__(self, images: Images) -> None:
         self.messages: list[dict[str, Any]] = []
         self._calls = Calls()
+        self._images = images
 
     def say(self, role: str, text: str) -> None:
         """Text of this role, as a part of its running turn or in a new one."""
@@ -146,9 +169,11 @@ class _Conversation:
                 case ToolResult():
                     self._result(block, at)
                     answered = True
+                case Image():
+                    texts.append(self._images.add(block.url, at))
                 case Thinking() | RedactedThinking() | ToolUse():
                     raise _misplaced(block, "user", at)
-                case Image() | Document():
+                case Document():
                     raise _not_served(block, at)
         if texts or not answered:
             self.say("user", _joined(texts))
@@ -180,7 +205,7 @@ class _Conversation:
             turn["tool_calls"] = [*turn.get("tool_calls", ()), *calls]
 
     def _result(self, block: ToolResult, path: str) -> None:
-        text = _joined(_only_texts(block.content or "", f"{path}.content"))
+        text = _joined(_only_texts(block.content or "", f"{path}.content", self._images))
         if block.is_error:
             # Templates have no other way to tell a failure from a result.
             text = f"Error: {text}"
@@ -198,14 +223,21 @@ def _texts(content: System | None) -> list[str]:
     return [block.text for block in content or ()]
 
 
-def _only_texts(content: str | Sequence[Block], path: str) -> list[str]:
+def _only_texts(
+    content: str | Sequence[Block], path: str, images: Images | None = None
+) -> list[str]:
+    """The texts of blocks that are nothing else, or images where `images` takes them."""
     if isinstance(content, str):
         return [content]
     texts = []
     for number, block in enumerate(content):
-        if not isinstance(block, Text):
-            raise _not_served(block, f"{path}[{number}]")
-        texts.append(block.text)
+        at = f"{path}[{number}]"
+        if isinstance(block, Text):
+            texts.append(block.text)
+        elif isinstance(block, Image) and images is not None:
+            texts.append(images.add(block.url, at))
+        else:
+            raise _not_served(block, at)
     return texts
 
 

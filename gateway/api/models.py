@@ -78,7 +78,10 @@ class Models:
             "context_length": context,
             "max_model_len": context,
             "status": status,
-            "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+            "architecture": {
+                "input_modalities": ["text", "image"] if entry.kind == "vision" else ["text"],
+                "output_modalities": ["text"],
+            },
             "meta": {
                 "kind": model.entry.kind,
                 "variant_of": entry.of,

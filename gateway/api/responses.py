@@ -165,9 +165,10 @@ def decode(body: bytes, history: History) -> ResponsesDecoded:
     include = request.include or ()
     top_logprobs = request.top_logprobs or 0
     reasoning = request.reasoning or ReasoningConfig()
+    conversation = _conversation(request, items, history)
     asked = wire.Generate(
         id=0,
-        messages=_conversation(request, items, history),
+        messages=conversation.messages,
         max_tokens=request.max_output_tokens,
         tools=tools.shown,
         tool_choice=tools.choice,
@@ -179,6 +180,7 @@ def decode(body: bytes, history: History) -> ResponsesDecoded:
         stream=bool(request.stream),
         include_usage=True,
         generate=lambda call_id, defaults: _generate(request, asked, call_id, defaults),
+        media=conversation.images.refs,
         timeout_s=request.timeout,
         wish=wish(request),
         owner=history.owner,
@@ -207,7 +209,7 @@ def _refuse_others(request: ResponsesRequest) -> None:
 
 def _conversation(
     request: ResponsesRequest, items: Sequence[Item], history: History
-) -> list[dict[str, Any]]:
+) -> Conversation:
     """Instructions are of one request alone; all the rest of an earlier response is kept."""
     conversation = Conversation(request.instructions)
     if request.previous_response_id is not None:
@@ -215,7 +217,7 @@ def _conversation(
             conversation.add(item, "previous_response_id")
     for index, item in enumerate(items):
         conversation.add(item, f"input[{index}]")
-    return conversation.messages
+    return conversation
 
 
 # --- tools --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Input items of the Responses API: their shapes, and the conversation that they make.
 
-Only what a text model can take gets through; other content is refused by name and place. What one
-turn of the model said arrives as several items (thoughts, text, calls) and becomes one message
+Texts and images get through; other content is refused by name and place. What one turn of the
+model said arrives as several items (thoughts, text, calls) and becomes one message
 again. Templates want strict turns, so neighbouring turns of the user are joined, and a system
 message in mid conversation becomes a marked text of the user's.
 """
@@ -19,6 +19,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Meta
 
+from gateway.api.media import Images
 from gateway.api.messages_common import Calls
 from gateway.api.tools import MAX_NAME
 from gateway.errors import InvalidRequest, NotFound, Unsupported
@@ -34,6 +35,8 @@ Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 SEAL = "mlx-gateway-"
 """How the `encrypted_content` of ours begins. It keeps thoughts, not secrets: it is only opaque."""
 
+IMAGE = "input_image"
+
 RECORDS = frozenset(
     {
         *("web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call"),
@@ -44,11 +47,16 @@ RECORDS = frozenset(
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a content, an output or a summary; what is not text is refused by name."""
+    """A part of a content, an output or a summary: a text or an image; others are refused by name.
+
+    `detail` says how finely to look at an image, which is the model's own affair here.
+    """
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    image_url: str | None = None
+    detail: str | None = None
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +158,8 @@ def _listed_parts(content: str | Sequence[Part] | None, kind: str) -> list[Json]
 def _listed_part(part: Part) -> Json:
     if part.type == "refusal":
         return {"type": "refusal", "refusal": part.refusal}
+    if part.type == IMAGE:
+        return {"type": IMAGE, "image_url": part.image_url, "detail": part.detail or "auto"}
     told: Json = {"type": part.type, "text": part.text}
     return {**told, "annotations": []} if part.type == "output_text" else told
 
@@ -180,10 +190,11 @@ def _unsealed(seal: str | None) -> str:
 
 
 class Conversation:
-    """Messages as chat templates take them; the owner of `messages`."""
+    """Messages as chat templates take them; the owner of `messages` and of their `images`."""
 
     def __init__(self, instructions: str | None = None) -> None:
         self.messages: list[Json] = []
+        self.images = Images()
         self._calls = Calls()
         self._thoughts: list[str] = []
         if instructions:
@@ -201,7 +212,7 @@ class Conversation:
             case "function_call_output":
                 if item.output is None:
                     raise _missing(f"{path}.output")
-                output = _text(item.output, f"{path}.output")
+                output = _text(item.output, f"{path}.output", self.images)
                 self._thoughts.clear()
                 self.messages.append(self._calls.result(item.call_id, output, f"{path}.call_id"))
             case kind if kind in RECORDS:
@@ -216,7 +227,8 @@ class Conversation:
     def _message(self, item: Item, path: str) -> None:
         if item.content is None:
             raise _missing(f"{path}.content")
-        text = _text(item.content, f"{path}.content")
+        images = self.images if item.role == "user" else None
+        text = _text(item.content, f"{path}.content", images)
         match _required(item.role, f"{path}.role"):
             case "assistant":
                 self._said(text)
@@ -267,13 +279,16 @@ class Conversation:
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
-def _text(content: str | Sequence[Part], path: str) -> str:
+def _text(content: str | Sequence[Part], path: str, images: Images | None = None) -> str:
+    """All of a content as one text; it can hold images where `images` takes them."""
     if isinstance(content, str):
         return content
-    return "".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
+    return "".join(_part(part, f"{path}[{index}]", images) for index, part in enumerate(content))
 
 
-def _part(part: Part, path: str) -> str:
+def _part(part: Part, path: str, images: Images | None) -> str:
+    if part.type == IMAGE and images is not None:
+        return images.add(part.image_url, path)
     if part.type == "refusal":
         return _required(part.refusal, f"{path}.refusal")
     if part.type not in _TEXTS:

@@ -15,6 +15,7 @@ from gateway.api import responses
 from gateway.api.body import read_body
 from gateway.api.dialect import Dialect
 from gateway.api.exchange import Asked, Exchange
+from gateway.api.media import Media
 from gateway.api.query import flag, number, query_of
 from gateway.api.responses_disk import Disk
 from gateway.api.responses_encode import EventEncoder, Json, ResponseEncoder, ResponsesDecoded
@@ -69,6 +70,7 @@ class Responses(Exchange[ResponsesDecoded]):
         supervisor: Supervisor,
         tasks: Tasks,
         metrics: Metrics,
+        media: Media,
         disk: Disk | None = None,
     ) -> None:
         server = live.now.server
@@ -85,7 +87,7 @@ class Responses(Exchange[ResponsesDecoded]):
             stream=lambda decoded: EventEncoder(decoded, self._keep),
             buffered=lambda decoded: ResponseEncoder(decoded, self._keep),
         )
-        super().__init__(dialect, live, supervisor, tasks, metrics)
+        super().__init__(dialect, live, supervisor, tasks, metrics, media)
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -112,7 +114,7 @@ class Responses(Exchange[ResponsesDecoded]):
 
     def _start(self, asked: Asked[ResponsesDecoded]) -> Run:
         with contextlib.ExitStack() as held:
-            calls = self._open(asked.model, asked.decoded, held)
+            calls = self._open(asked, held)
             # What becomes of it concerns no request any more, so there is none to note it.
             answer = self._answer(asked, calls, {"state": {}})
             return self._runs.start(asked.decoded, answer, held.pop_all())

@@ -16,6 +16,7 @@ from engines import wire
 from gateway.api.body import read_body
 from gateway.api.chat_messages import ChatMessage, Tool, conversation, tools_of
 from gateway.api.decode import BodyDecoder, check_plain
+from gateway.api.media import Images, refuse_images
 from gateway.api.messages import PromptRequest, prompt_of
 from gateway.api.sse import respond
 from gateway.errors import BodyTooLarge, InvalidRequest
@@ -93,6 +94,7 @@ class Tokens:
         request = COUNT.decode(await self._body(scope, receive))
         prompt = prompt_of(request)
         model = self._model(scope, request.model)
+        refuse_images(prompt.media, model.entry.name)
         kwargs = {**model.entry.chat_template_kwargs, **prompt.template_kwargs}
         answer = await self._supervisor.ask(
             served_by(model),
@@ -135,5 +137,7 @@ def _tokenizing(request: TokenizeRequest, model: Model) -> Make:
     kwargs = {**model.entry.chat_template_kwargs, **(request.chat_template_kwargs or {})}
     if request.add_generation_prompt is not None:
         kwargs["add_generation_prompt"] = request.add_generation_prompt
-    turns, tools = conversation(messages), tools_of(request.tools)
+    images = Images()
+    turns, tools = conversation(messages, images), tools_of(request.tools)
+    refuse_images(images.refs, model.entry.name)
     return lambda id_, path: wire.CountTokens(id_, path, turns, kwargs, tools, listed=True)

@@ -54,6 +54,7 @@ TopK = Annotated[int, Meta(ge=0, le=1_000_000)]
 Tokens = Annotated[int, Meta(ge=1, le=100_000_000)]
 Spares = Annotated[int, Meta(ge=0, le=4)]
 Place = Annotated[str, Meta(min_length=1, max_length=4096)]
+Root = Annotated[str, Meta(pattern=r"^/[^\x00]*$", max_length=4096, description="beginning with /")]
 Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 Name = Annotated[
     str,
@@ -241,6 +242,13 @@ class Server(_Struct, frozen=True, kw_only=True):
     hosts: Annotated[
         tuple[Name, ...],
         live("names beside this machine's own under which it may be asked", examples=[["ai.lan"]]),
+    ] = ()
+    media_roots: Annotated[
+        tuple[Root, ...],
+        live(
+            "folders whose files requests may name as images with file:// addresses; none: no file",
+            examples=[["/srv/images"]],
+        ),
     ] = ()
 
 

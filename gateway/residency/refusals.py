@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gateway.errors import (
     LoadFailed,
     ModelNotFound,
@@ -180,7 +182,7 @@ def _load_s(slot: Slot) -> int:
 def _blocker(core: Core, now: float, slot: Slot) -> str:
     traits = [size(core.ledger.charge(slot.name)), str(slot.state)]
     if slot.pinned:
-        traits.append("pinned")
+        traits.append(_pinned(slot, now))
     if slot.leases:
         traits.append(calls(len(slot.leases)))
     kept = slot.ready_at + core.policy.min_resident_s - now
@@ -189,6 +191,13 @@ def _blocker(core: Core, now: float, slot: Slot) -> str:
     if slot.drain is not None and slot.drain.at > now:
         traits.append(f"leaves within {seconds(slot.drain.at - now)} s")
     return f"{slot.name!r} ({', '.join(traits)})"
+
+
+def _pinned(slot: Slot, now: float) -> str:
+    until = slot.pin_until
+    if slot.spec.pin or until is None or until == math.inf:
+        return "pinned"
+    return f"pinned for {seconds(until - now)} s more"
 
 
 def _frees_in(core: Core, now: float, slot: Slot) -> int:

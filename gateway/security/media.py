@@ -79,7 +79,10 @@ class MediaFile:
 
 
 async def fetch_media(url: str, rules: MediaRules, param: str | None = None) -> MediaFile:
-    """The image at `url`. Raises `InvalidRequest` with `param` for whatever is wrong with it."""
+    """The image at `url`. Raises `InvalidRequest` with `param` for whatever is wrong with it.
+
+    Raises `OSError` where the folder takes no file.
+    """
     try:
         async with asyncio.timeout(rules.timeout_s):
             data = await _data(url, rules)
@@ -88,7 +91,21 @@ async def fetch_media(url: str, rules: MediaRules, param: str | None = None) -> 
         raise _refused(f"it took longer than {rules.timeout_s:g} s", param) from None
     except (BadMedia, NotAnImage) as error:
         raise _refused(str(error), param) from None
-    return await asyncio.to_thread(_write, rules.folder, kind, data)
+    return await _kept(asyncio.ensure_future(asyncio.to_thread(_write, rules.folder, kind, data)))
+
+
+async def _kept(writing: asyncio.Future[MediaFile]) -> MediaFile:
+    """A thread cannot be cancelled: what it still writes then is removed once it is there."""
+    try:
+        return await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        writing.add_done_callback(_unwanted)
+        raise
+
+
+def _unwanted(writing: asyncio.Future[MediaFile]) -> None:
+    if not writing.cancelled() and writing.exception() is None:
+        writing.result().remove()
 
 
 def sweep(folder: Path) -> None:

@@ -253,12 +253,12 @@ async def within(what: Coroutine[Any, Any, Any], timeout_s: float) -> bool:
 
 
 def record_of(pid: int) -> tuple[int, float] | None:
-    """A pid with its creation time, which together name one process for good."""
+    """A pid with its creation time, which together name one process for good; None if unknown."""
     import psutil
 
     try:
         return pid, psutil.Process(pid).create_time()
-    except psutil.Error:
+    except (psutil.Error, OSError):  # it is gone, or there is no descriptor left to look at it
         return None
 
 

@@ -14,7 +14,6 @@ from gateway.errors import GatewayError, QueueFull
 MOST_QUESTIONS = 64
 
 _FAILURES: dict[wire.FailureCode, type[GatewayError]] = {
-    "cancelled": errors.ClientGone,
     "context_length_exceeded": errors.ContextLengthExceeded,
     "engine_error": errors.EngineFailed,
     "invalid_request": errors.InvalidRequest,
@@ -25,7 +24,14 @@ _FAILURES: dict[wire.FailureCode, type[GatewayError]] = {
 
 
 def error_of(failed: wire.Failed) -> GatewayError:
-    """An engine's failure of one call, for the client."""
+    """An engine's failure of one call, for the client.
+
+    The gateway ends a call before it asks the engine to cancel it, so a cancel that somebody hears
+    of is none of its own: the engine was told to stop from outside, as by a SIGTERM.
+    """
+    if failed.code == "cancelled":
+        message = f"the engine was stopped from outside the gateway: {failed.message}"
+        return errors.EngineCrashed(message, retry_after_s=1)
     return _FAILURES[failed.code](failed.message, retry_after_s=1 if failed.retryable else None)
 
 

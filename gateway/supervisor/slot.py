@@ -239,6 +239,7 @@ class Slot:
         if leaving:
             await asyncio.wait(leaving)
         exit_ = await self._engine.run()
+        self._fail_calls(exit_)  # clients need not wait until the memory is back
         measured = measured_bytes(self.model.entry, self._last_memory())
         self._over(exit_, await self._probe.stranded_bytes(self._available_before, measured))
 

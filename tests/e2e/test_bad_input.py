@@ -111,9 +111,9 @@ TABLE = [
     message({**USER, "content": [{"text": "x"}]}, "messages[0].content[0].type", "required"),
     message({**USER, "content": [{"type": "text"}]}, "messages[0].content[0].text", "required"),
     message(
-        {**USER, "content": [{"type": "image_url", "image_url": {"url": "data:image/png,"}}]},
+        {**USER, "content": [{"type": "input_audio", "input_audio": {"format": "wav"}}]},
         "messages[0].content[0]",
-        "'image_url'",
+        "'input_audio'",
     ),
     # numbers
     field("max_tokens", 0, ">= 1"),

@@ -84,7 +84,8 @@ async def test_pinned(tmp_path: Path) -> None:
         told = await explain(gateway, "b")
         (occupant,) = told["occupants"]
         assert (occupant["could_leave"], occupant["why"][:10]) == (False, "pinned for")
-        assert "'a' is ready (pinned for" in told["sentence"]
+        assert told["refusal"]["code"] == "no_capacity"
+        assert "'a' (1.0 GiB, ready, pinned for" in told["sentence"]
 
 
 async def test_what_can_never_load(tmp_path: Path) -> None:

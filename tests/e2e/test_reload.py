@@ -91,6 +91,7 @@ LIVE_SERVER: dict[str, Any] = {
     "metrics_auth": False,
     "cors_origins": ["https://chat.example"],
     "hosts": ["ai.lan"],
+    "media_roots": ["/srv/images"],
     "log_level": "debug",
 }
 KEY = {"Authorization": "Bearer a-key-for-a-test"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import socket
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway import server
+from gateway.cli.serve import _raise_file_limit as raise_file_limit
 
 pytestmark = pytest.mark.anyio
 
@@ -68,11 +70,13 @@ class Serving(server.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(size: int, kernel_bytes: int | None = None) -> AsyncIterator[Serving]:
+async def serving(
+    size: int, kernel_bytes: int | None = None, kind: type[Serving] = Serving
+) -> AsyncIterator[Serving]:
     listener = server.bind("127.0.0.1", 0)
     if kernel_bytes is not None:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, kernel_bytes)
-    made, stop = Serving(listener, size), asyncio.Event()
+    made, stop = kind(listener, size), asyncio.Event()
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(made.run(stop))
         try:
@@ -142,6 +146,36 @@ async def test_descriptors_are_left_for_engines(
         assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
         writer.close()
     assert caplog.text.count("1 connections are open and no more are taken") == 1
+
+
+async def test_a_flood_never_holds_more_descriptors_than_are_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "most_connections", lambda: 1)
+    raise_file_limit()
+    flood, most, refused = server.RESERVED_FILES + 64, 0, 0
+    all_refused = asyncio.Event()
+
+    class Counting(Serving):
+        async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal most, refused
+            most = max(most, len(os.listdir("/dev/fd")))
+            refused += self._is_full()
+            if refused == flood:
+                all_refused.set()
+            await super()._accept(reader, writer)
+
+    async with serving(0, kind=Counting) as made:
+        reader, first = await asyncio.open_connection(*made._listener.getsockname())
+        first.write(GET)
+        assert b" 200 " in await reader.readuntil(b"\r\n\r\n0\r\n\r\n")
+        clients = [client_of(made) for _ in range(flood)]  # the kernel takes them, not yet we
+        before = len(os.listdir("/dev/fd"))
+        await all_refused.wait()
+        for client in clients:
+            client.close()
+        first.close()
+    assert most - before < server.RESERVED_FILES
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from engines import wire
 from gateway.api.chat import decode
 from gateway.api.dialect import Decoded, Defaults
+from gateway.api.media import MediaRef
 from gateway.errors import GatewayError, InvalidRequest, Unsupported
 from gateway.residency import Priority
 from gateway.supervisor.supervisor import PLAIN, Wish
@@ -334,6 +335,44 @@ def test_tools_and_the_choice_among_them(
 )
 def test_tools_and_choices_that_cannot_be(fields: dict[str, Any], param: str) -> None:
     assert refused(**fields).param == param
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def image(url: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": url}
+
+
+def test_images_are_noted_and_leave_a_mark_where_they_were() -> None:
+    parts = [
+        {"type": "text", "text": "one "},
+        image({"url": "data:,", "detail": "low"}),
+        {"type": "text", "text": " two "},
+        image("https://a.example/x.png"),
+    ]
+    request = decoded(messages=[{"role": "user", "content": parts}])
+    assert request.media == (
+        MediaRef("data:,", "messages[0].content[1]"),
+        MediaRef("https://a.example/x.png", "messages[0].content[3]"),
+    )
+    (message,) = request.generate(7, Defaults()).messages
+    assert message == {"role": "user", "content": "one [image] two [image]"}
+
+
+@pytest.mark.parametrize(
+    ("role", "parts", "param"),
+    [
+        ("user", [{"type": "image_url"}], "messages[0].content[0]"),
+        ("user", [image(3)], "messages[0].content[0].image_url"),
+        ("user", [image({})], "messages[0].content[0].image_url.url"),
+        ("user", [image("data:,")] * 17, "messages[0].content[16]"),
+        ("system", [image("data:,")], "messages[0].content[0]"),
+        ("assistant", [image("data:,")], "messages[0].content[0]"),
+    ],
+)
+def test_images_that_cannot_be(role: str, parts: list[Any], param: str) -> None:
+    assert refused(messages=[{"role": role, "content": parts}]).param == param
 
 
 # --- what is not served ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from engines import wire
 from gateway.api.dialect import Defaults
+from gateway.api.media import MediaRef
 from gateway.api.messages import decode
 from gateway.api.messages_encode import MessagesDecoded
 from gateway.api.messages_prompt import signature
@@ -264,6 +265,33 @@ def test_an_answer_goes_on_where_the_last_turn_ends() -> None:
     }
 
 
+# --- images ---------------------------------------------------------------------------------------
+
+IMAGE = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/"}}
+INLINE = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="},
+}
+
+
+def test_images_are_noted_and_leave_a_mark_where_they_were() -> None:
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [IMAGE, text("seen")]}
+    request = decoded(
+        messages=[
+            {"role": "user", "content": [INLINE, text("look")]},
+            {"role": "assistant", "content": [USE]},
+            {"role": "user", "content": [result]},
+        ]
+    )
+    assert request.media == (
+        MediaRef("data:image/png;base64,iVBORw0KGgo=", "messages[0].content[0]"),
+        MediaRef("http://127.0.0.1/", "messages[2].content[0].content[0]"),
+    )
+    turns = request.generate(7, Defaults()).messages
+    assert turns[0]["content"] == "[image]\nlook"
+    assert turns[2]["content"] == "[image]\nseen"
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 
@@ -271,7 +299,6 @@ def in_user(*blocks: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(blocks)}]}
 
 
-IMAGE = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/"}}
 PDF = {"type": "document", "source": {"type": "base64", "data": ""}}
 USE = {"type": "tool_use", "id": "1", "name": "a", "input": {}}
 DEEP: Any = 1
@@ -298,6 +325,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "messages[0].content[0].tool_use_id",
     ),
     ({"system": [IMAGE]}, "system[0].type"),
+    (in_user({"type": "image"}), "messages[0].content[0].source"),
+    (
+        in_user({"type": "image", "source": {"type": "file", "file_id": "f"}}),
+        "messages[0].content[0].source.type",
+    ),
+    (in_user(*[IMAGE] * 17), "messages[0].content[16]"),
     ({"temperature": 1.1}, "temperature"),
     ({"temperature": -0.1}, "temperature"),
     ({"top_p": 2}, "top_p"),
@@ -336,21 +369,15 @@ def test_bad_input_is_refused_by_name(fields: dict[str, Any], param: str) -> Non
 @pytest.mark.parametrize(
     ("fields", "param", "named"),
     [
-        (in_user(text("x"), IMAGE), "messages[0].content[1]", "'image'"),
         (in_user(PDF), "messages[0].content[0]", "'document'"),
         (
-            {
-                "messages": [
-                    {"role": "assistant", "content": [USE]},
-                    {
-                        "role": "user",
-                        "content": [
-                            {"type": "tool_result", "tool_use_id": "1", "content": [IMAGE]}
-                        ],
-                    },
-                ]
-            },
-            "messages[1].content[0].content[0]",
+            {"messages": [{"role": "assistant", "content": [IMAGE]}]},
+            "messages[0].content[0]",
+            "'image'",
+        ),
+        (
+            {"messages": [{"role": "system", "content": [IMAGE]}]},
+            "messages[0].content[0]",
             "'image'",
         ),
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers", "mcp_servers"),

@@ -7,10 +7,12 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pytest
 
 from engines import wire
 from gateway.api.dialect import Defaults
+from gateway.api.media import MediaRef
 from gateway.api.responses import decode
 from gateway.api.responses_encode import ResponsesDecoded
 from gateway.api.responses_items import Item, sealed, warn_once
@@ -312,12 +314,31 @@ def test_records_of_hosted_tools_are_left_out() -> None:
     assert messages(said("user", "a"), search) == [{"role": "user", "content": "a"}]
 
 
+def test_images_are_noted_kept_and_asked_for_again() -> None:
+    shown = {"type": "input_image", "image_url": "data:,", "detail": "low"}
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "look "}, shown]}
+    request = decoded(input=[asked, CALL, {**RESULT, "output": [shown]}])
+    assert request.media == (
+        MediaRef("data:,", "input[0].content[1]"),
+        MediaRef("data:,", "input[2].output[0]"),
+    )
+    turns = request.generate(7, Defaults()).messages
+    assert (turns[0]["content"], turns[2]["content"]) == ("look [image]", "[image]")
+    kept = json.loads(request.items)
+    assert kept[0]["content"][1] == shown
+    assert kept[2]["output"] == [shown]
+    past = Past(items=[msgspec.convert(kept[0], Item)])
+    again = decoded(past, previous_response_id="resp_1")
+    assert again.media == (MediaRef("data:,", "previous_response_id.content[1]"),)
+
+
 @pytest.mark.parametrize(
     ("item", "kind", "param"),
     [
         ({"role": "user"}, InvalidRequest, "input[0].content"),
         ({"type": "message", "content": "x"}, InvalidRequest, "input[0].role"),
         (said("user", [{"type": "input_image"}]), InvalidRequest, "input[0].content[0]"),
+        (said("system", [{"type": "input_image"}]), InvalidRequest, "input[0].content[0]"),
         (said("user", [{"type": "input_text"}]), InvalidRequest, "input[0].content[0].text"),
         ({"type": "local_shell_call"}, Unsupported, "input[0].type"),
         ({"type": "item_reference", "id": "no"}, NotFound, "input[0].id"),

@@ -117,3 +117,6 @@ def test_lists_come_from_variables_and_keys_do_not() -> None:
     environ = {"MLX_GATEWAY_HOSTS": "ai.lan, other", "MLX_GATEWAY_API_KEYS": "sk-1"}
     server, problems = server_settings(Server(), flags={}, environ=environ)
     assert (server.hosts, server.api_keys, problems) == (("ai.lan", "other"), (), ())
+    environ = {"MLX_GATEWAY_MEDIA_ROOTS": "/srv/a,/srv/b"}
+    server, problems = server_settings(Server(), flags={}, environ=environ)
+    assert (server.media_roots, problems) == (("/srv/a", "/srv/b"), ())

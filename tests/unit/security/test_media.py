@@ -7,13 +7,16 @@ import base64
 import contextlib
 import hashlib
 import stat
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.errors import InvalidRequest
+from gateway.security import media
 from gateway.security.media import MediaFile, MediaRules, fetch_media, sweep
 from tests.unit.security.test_images import png
 
@@ -46,6 +49,34 @@ def check(found: MediaFile) -> None:
     found.remove()
     found.remove()
     assert not found.path.exists()
+
+
+async def test_what_a_thread_still_writes_is_removed(
+    rules: MediaRules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on, over = asyncio.Event(), threading.Event(), asyncio.Event()
+    loop, write, remove = asyncio.get_running_loop(), media._write, MediaFile.remove
+
+    def slow(*given: Any) -> MediaFile:
+        loop.call_soon_threadsafe(began.set)
+        assert go_on.wait(30)
+        return write(*given)
+
+    def removing(file: MediaFile) -> None:
+        remove(file)
+        over.set()
+
+    monkeypatch.setattr(media, "_write", slow)
+    monkeypatch.setattr(MediaFile, "remove", removing)
+    fetching = asyncio.ensure_future(fetch_media(INLINE, rules))
+    async with asyncio.timeout(30):
+        await began.wait()
+        fetching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fetching
+        go_on.set()
+        await over.wait()
+    assert not list(rules.folder.iterdir())
 
 
 # --- in the request -------------------------------------------------------------------------------

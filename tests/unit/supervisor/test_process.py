@@ -144,3 +144,11 @@ def test_who_has_ended_and_is_only_not_reaped_is_not_waited_for(
 
 def test_there_is_no_record_of_nobody() -> None:
     assert record_of(2**22 - 1) is None
+
+
+def test_there_is_no_record_without_a_descriptor_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(pid: int) -> psutil.Process:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(psutil, "Process", fails)
+    assert record_of(1) is None

@@ -267,6 +267,21 @@ async def test_large_requests_that_come_together_are_no_fault_of_the_engine() ->
         assert made.supervisor.slots["one"].pid == pid
 
 
+async def test_an_engine_that_somebody_else_stops_tells_its_clients() -> None:
+    """They are there: an end as for a client that has left would drop their streams."""
+    async with in_process((scripted_model("one", deltas=100, tokens_per_s=5),), 4 * GIB) as made:
+        call = made.call("one")
+        await made.until_item(call, wire.TextDelta)
+        pid = made.supervisor.slots["one"].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        end = await made.until_item(call, CallFailed)
+        assert isinstance(end, CallFailed)
+        assert isinstance(end.error, errors.EngineCrashed)
+        assert "stopped from outside the gateway" in end.error.message
+        assert end.error.retry_after_s == 1
+
+
 async def test_ending_every_call_copes_with_others_that_end_over_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
