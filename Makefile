@@ -12,7 +12,7 @@ help:
 	@echo "make test    run every test"
 	@echo "make check   format, lint, types, import contracts, example registry"
 	@echo "make bench   measure what is promised; let nothing else run meanwhile"
-	@echo "make soak    the long versions of the chaos, cycle and stream tests (about 20 minutes)"
+	@echo "make soak    the long versions of the chaos, cycle and stream tests (about 35 minutes)"
 	@echo "make env     only set up .venv"
 	@echo "make models  only make the small models in .models"
 	@echo "make clean   remove .venv, .models and caches"

@@ -109,8 +109,10 @@ async def test_nothing_of_it_is_left_in_the_run_directory(tmp_path: Path) -> Non
     with daemon(registry(SHORT), tmp_path) as gateway:
         assert (await gateway.chat("model", max_tokens=1)).status_code == 200
         run = tmp_path / "state" / "run"
-        assert {path.name for path in run.iterdir()} == {"lock", "address", "engines.json"}
+        kept = {"lock", "address", "engines.json", "media"}
+        assert {path.name for path in run.iterdir()} == kept
         gateway.signal(signal.SIGTERM)
         assert gateway.wait() == 0
-        assert {path.name for path in run.iterdir()} == {"lock"}
+        assert {path.name for path in run.iterdir()} == {"lock", "media"}
+        assert not list((run / "media").iterdir())
         assert "WARNING" not in gateway.log

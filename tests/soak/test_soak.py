@@ -40,10 +40,10 @@ async def test_long_streams(tmp_path: Path) -> None:
     """Many streams for minutes: every word arrives, and what is held does not grow with them."""
     model = scripted("a", tokens_per_s=TOKENS_PER_S, deltas=STREAM_TOKENS, max_concurrency=STREAMS)
     with daemon(registry(model), tmp_path) as gateway:
+        quarter = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            streams = [group.create_task(_stream(gateway)) for _ in range(STREAMS)]
-            await gateway.until_model("a", leases=STREAMS)
-            await asyncio.sleep(STREAM_TOKENS / TOKENS_PER_S / 4)
+            streams = [group.create_task(_stream(gateway, quarter)) for _ in range(STREAMS)]
+            await quarter.wait()
             early = held(gateway.pid)
         late = held(gateway.pid)
         figures = f"at a quarter: {early}; at the end: {late}"
@@ -53,8 +53,11 @@ async def test_long_streams(tmp_path: Path) -> None:
     print(f"\n{figures}")  # noqa: T201
 
 
-async def _stream(gateway: Daemon) -> bool:
+async def _stream(gateway: Daemon, quarter: asyncio.Event) -> bool:
+    """Reads one to its end; `quarter` is set when a quarter of it is there."""
     async with gateway.stream("a") as stream:
-        await stream.rest()
+        while await stream.next() is not None:
+            if len(stream.frames) > STREAM_TOKENS / 4:
+                quarter.set()
     stream.assert_complete(reply(STREAM_TOKENS))
     return stream.done
