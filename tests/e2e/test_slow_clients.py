@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,20 @@ async def test_what_a_stalled_client_may_have_waiting_is_bounded(tmp_path: Path)
             stream = stream_in(client)
         stream.assert_failed("client_too_slow")
         assert len(stream.text) < PIECES * len(PIECE)
+
+
+async def test_others_on_the_same_model_stream_to_their_end_past_stalled_clients(
+    tmp_path: Path,
+) -> None:
+    endless = script(*[PIECE] * PIECES)
+    document = registry(scripted("model", tokens_per_s=2000), server={"write_stall_s": 300})
+    with daemon(document, tmp_path) as gateway, contextlib.ExitStack() as held:
+        for _ in range(3):
+            request = chat_bytes("model", endless, stream=True)
+            held.enter_context(stalled(gateway.port, request))
+        await gateway.until_model("model", leases=3)
+        async with gateway.stream("model", script(*["more "] * 200)) as stream:
+            await stream.rest()
+        # Nobody has read of the other three meanwhile, and none of them has been dropped.
+        stream.assert_complete("more " * 200)
+        assert "client_too_slow" not in gateway.log
