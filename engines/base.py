@@ -53,7 +53,8 @@ class LoadError(Exception):
     """The model cannot be loaded; the message tells the operator why."""
 
 
-Emit = Callable[[wire.CallEvent], None]
+Emitted = wire.CallEvent | wire.WantTurn | wire.TurnOver
+Emit = Callable[[Emitted], None]
 """Queues one event for the gateway; what one step emits travels in one write."""
 
 Report = Callable[[wire.Loading], None]
@@ -65,8 +66,14 @@ class Engine(Protocol):
     def load(self, report: Report) -> wire.Ready:
         """Loads the model, reporting each stage before it starts. Raises `LoadError`."""
 
-    def submit(self, request: wire.Generate) -> None:
+    def submit(self, request: wire.Request) -> None:
         """Takes a call in; its events follow from `step`. Raises `EngineError`, taking nothing."""
+
+    def credit(self, call_id: int, nbytes: int) -> None:
+        """The client of a call that sends `Bytes` by credit has taken so many."""
+
+    def take_turn(self) -> None:
+        """The gateway grants the turn that a `WantTurn` asked for."""
 
     def answer(self, question: wire.Ask) -> wire.Answer:
         """Answers a small question at once, beside the calls. Raises `EngineError`."""
@@ -101,5 +108,36 @@ class Engine(Protocol):
     def prompt_cache(self) -> wire.PromptCacheStats:
         """The prompt cache's counters since load."""
 
+    def features(self) -> wire.FeatureCacheStats:
+        """The counters of what is kept of images, since load."""
+
     def close(self) -> None:
         """Drops calls, caches and model; the process ends after it."""
+
+
+class Plain:
+    """What engines say that have no such thing: the parts of `Engine` that few need."""
+
+    def credit(self, call_id: int, nbytes: int) -> None:
+        """No call of this engine sends by credit."""
+
+    def take_turn(self) -> None:
+        """This engine never asks for one."""
+
+    def idle(self) -> None:
+        """Nothing is kept that could be given back."""
+
+    def set_limits(self, limits: wire.Limits) -> None:
+        """Nothing here is bounded by them."""
+
+    def prompt_cache(self) -> wire.PromptCacheStats:
+        return wire.PromptCacheStats()
+
+    def features(self) -> wire.FeatureCacheStats:
+        return wire.FeatureCacheStats()
+
+
+def refuse_kind(request: wire.Request, what: str) -> EngineError:
+    """The error of a request that a model is not for; `what` is what it is for."""
+    asked = type(request).__name__
+    return EngineError("unsupported", f"this model is for {what}; it cannot serve {asked}")

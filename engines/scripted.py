@@ -22,7 +22,7 @@ from typing import Protocol
 
 from engines import script, wire
 from engines.answer import Answer, make_pipeline
-from engines.base import Emit, EngineError, LoadError, Report, check_request
+from engines.base import Emit, EngineError, LoadError, Plain, Report, check_request, refuse_kind
 from engines.parsers import registry
 from engines.words import Words, count_messages, words
 
@@ -90,7 +90,7 @@ class _Call:
     started_at: float | None = None
 
 
-class ScriptedEngine:
+class ScriptedEngine(Plain):
     """Constructing it checks the options. Raises `LoadError` naming a bad one."""
 
     def __init__(
@@ -161,7 +161,9 @@ class ScriptedEngine:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def submit(self, request: wire.Generate) -> None:
+    def submit(self, request: wire.Request) -> None:
+        if not isinstance(request, wire.Generate):
+            raise refuse_kind(request, "text")
         check_request(request)
         messages, prompt_tokens = self._prompt(request)
         reply_script = script.script_in(messages) or self._default_reply
@@ -311,9 +313,6 @@ class ScriptedEngine:
 
     # --- the rest of the contract ---------------------------------------------------------------
 
-    def idle(self) -> None:
-        """Nothing is held that could be given back."""
-
     def set_limits(self, limits: wire.Limits) -> None:
         self._limits = limits
 
@@ -326,9 +325,6 @@ class ScriptedEngine:
             weights_bytes=round(self._options.size_gb * script.GIB),
             kv_bytes=round(self._options.kv_gb_per_1k * script.GIB * tokens / 1000),
         )
-
-    def prompt_cache(self) -> wire.PromptCacheStats:
-        return wire.PromptCacheStats()
 
     def close(self) -> None:
         self._calls.clear()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engines import wire
-from engines.base import EngineError, Report
+from engines.base import Emit, EngineError, Plain, Report
 from engines.scripted import DEFAULT_CONTEXT_LENGTH
 from engines.words import Words
 
@@ -25,10 +25,10 @@ class _Known(NamedTuple):
     context_length: int
 
 
-class TokenizerEngine:
+class TokenizerEngine(Plain):
     """Implements `engines.base.Engine`; it takes no calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, spec: wire.EngineSpec, limits: wire.Limits, emit: Emit) -> None:
         self._known: OrderedDict[tuple[str, bool], _Known] = OrderedDict()
         self._words = Words()
 
@@ -38,6 +38,8 @@ class TokenizerEngine:
 
     def answer(self, question: wire.Ask) -> wire.Answer:
         """Raises `EngineError` for a folder without a usable tokenizer, too."""
+        if isinstance(question, wire.ClearCache):
+            return wire.Cleared(question.id, 0, 0)
         if not question.path:
             return self._words.answer(question, DEFAULT_CONTEXT_LENGTH)
         known = self._of(question.path, question.trust_remote_code)
@@ -53,7 +55,7 @@ class TokenizerEngine:
         self._known.move_to_end(key)
         return self._known[key]
 
-    def submit(self, request: wire.Generate) -> None:
+    def submit(self, request: wire.Request) -> None:
         raise EngineError("unsupported", "the tokenizer worker has no model")
 
     def cancel(self, call_id: int) -> None:
@@ -74,17 +76,8 @@ class TokenizerEngine:
     def waiting(self) -> int:
         return 0
 
-    def idle(self) -> None:
-        """Tokenizers are kept: the process as a whole ends when it is not used."""
-
-    def set_limits(self, limits: wire.Limits) -> None:
-        """It has none."""
-
     def memory(self) -> wire.Memory:
         return wire.Memory()
-
-    def prompt_cache(self) -> wire.PromptCacheStats:
-        return wire.PromptCacheStats()
 
     def close(self) -> None:
         self._known.clear()

@@ -81,6 +81,8 @@ class Words:
                 return wire.Counted(question.id, count_messages(question.messages))
             case wire.Tokenize(text=text):
                 return wire.Tokenized(question.id, self.encode(text), context_length)
+            case wire.ClearCache():
+                return wire.Cleared(question.id, 0, 0)
             case wire.Detokenize(token_ids=ids):
                 return wire.Detokenized(question.id, self.decode(ids))
 

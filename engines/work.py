@@ -24,7 +24,7 @@ from threading import Thread
 import msgspec
 
 from engines import wire
-from engines.base import Emit, Engine, EngineError, LoadError
+from engines.base import Emit, Emitted, Engine, EngineError, LoadError
 from engines.footprint import process_bytes
 from engines.outbox import Outbox
 from engines.process import EXIT_BUG, EXIT_LOAD_FAILED, EXIT_STOPPED
@@ -40,34 +40,30 @@ IMPORTED = "libraries imported"
 _FULL_POLL_S = 0.05
 _PUBLISH_EVERY_S = 0.25
 _ENDS = (wire.Finished, wire.Failed)
-_REQUESTS = (wire.Generate, wire.CountTokens, wire.Tokenize, wire.Detokenize)
+_CALLS = (wire.Generate, wire.Embed, wire.Rerank, wire.Transcribe, wire.Speak)
+_REQUESTS = (*_CALLS, wire.CountTokens, wire.Tokenize, wire.Detokenize, wire.ClearCache)
 
 BuildEngine = Callable[[wire.EngineSpec, wire.Limits, Emit], Engine]
 
 
+_ENGINES: dict[wire.EngineKind, tuple[str, str]] = {
+    "scripted": ("engines.scripted", "ScriptedEngine"),
+    "text": ("engines.text.engine", "TextEngine"),
+    "vision": ("engines.vision.engine", "VisionEngine"),
+    "embedding": ("engines.embedding", "EmbeddingEngine"),
+    "rerank": ("engines.rerank", "RerankEngine"),
+    "transcription": ("engines.transcription.engine", "TranscriptionEngine"),
+    "speech": ("engines.speech.engine", "SpeechEngine"),
+    "tokenizer": ("engines.tokenizer", "TokenizerEngine"),
+}
+"""Module and class by kind."""
+
+
 def build_engine(spec: wire.EngineSpec, limits: wire.Limits, emit: Emit) -> Engine:
     """The engine that `spec` names; its libraries are imported only now."""
-    match spec.engine:
-        case "scripted":
-            from engines.scripted import ScriptedEngine
-
-            return ScriptedEngine(spec, limits, emit)
-        case "text":
-            from engines.text.engine import TextEngine
-
-            return TextEngine(spec, limits, emit)
-        case "tokenizer":
-            from engines.tokenizer import TokenizerEngine
-
-            return TokenizerEngine()
-
-
-_MODULES = {
-    "scripted": "engines.scripted",
-    "text": "engines.text.engine",
-    "tokenizer": "engines.tokenizer",
-}
-"""What `build_engine` imports, by kind."""
+    module, name = _ENGINES[spec.engine]
+    build: BuildEngine = getattr(importlib.import_module(module), name)
+    return build(spec, limits, emit)
 
 
 def import_engine(kind: str) -> None:
@@ -75,8 +71,9 @@ def import_engine(kind: str) -> None:
 
     An unknown kind imports nothing: the load imports what is missing.
     """
-    if kind in _MODULES:
-        importlib.import_module(_MODULES[kind])
+    for known, (module, _) in _ENGINES.items():
+        if known == kind:
+            importlib.import_module(module)
 
 
 @dataclass(slots=True)
@@ -90,6 +87,7 @@ class Progress:
     running: int = 0
     waiting: int = 0
     prompt_cache: wire.PromptCacheStats = field(default_factory=wire.PromptCacheStats)
+    features: wire.FeatureCacheStats = field(default_factory=wire.FeatureCacheStats)
 
 
 class _StopAsked(BaseException):
@@ -113,7 +111,7 @@ class Work:
         self._ahead = ahead
         self._inbox: queue.SimpleQueue[wire.ToEngine | None] = queue.SimpleQueue()
         self._stopping = False
-        self._events: list[wire.CallEvent | wire.Answer] = []
+        self._events: list[Emitted | wire.Answer] = []
         self._live: set[int] = set()
         self._publish_due = 0.0
         self._thread = Thread(target=self._run, name="work", daemon=True)
@@ -141,7 +139,7 @@ class Work:
         self._stopping = True
         self._inbox.put(None)
 
-    def _refuse(self, request: wire.Generate | wire.Ask, why: str) -> None:
+    def _refuse(self, request: wire.Request | wire.Ask, why: str) -> None:
         refusal = wire.Failed(request.id, "overloaded", why, retryable=True)
         self._outbox.put(wire.encode(refusal))
 
@@ -261,10 +259,14 @@ class Work:
 
     def _handle(self, engine: Engine, message: wire.ToEngine | None) -> None:
         match message:
-            case wire.Generate():
+            case wire.Generate() | wire.Embed() | wire.Rerank() | wire.Transcribe() | wire.Speak():
                 self._submit(engine, message)
-            case wire.CountTokens() | wire.Tokenize() | wire.Detokenize():
+            case wire.CountTokens() | wire.Tokenize() | wire.Detokenize() | wire.ClearCache():
                 self._answer(engine, message)
+            case wire.Credit():
+                engine.credit(message.id, message.nbytes)
+            case wire.Turn():
+                engine.take_turn()
             case wire.Cancel():
                 engine.cancel(message.id)
             case wire.SetLimits():
@@ -275,7 +277,7 @@ class Work:
                 return
         self._publish(engine)
 
-    def _submit(self, engine: Engine, request: wire.Generate) -> None:
+    def _submit(self, engine: Engine, request: wire.Request) -> None:
         if request.id in self._live:
             raise wire.WireError(f"call id {request.id} is in use")
         self._live.add(request.id)
@@ -298,7 +300,7 @@ class Work:
         except Exception as error:  # noqa: BLE001  one bad question must not end the calls
             self._emit(_failed(question.id, error))
 
-    def _emit(self, event: wire.CallEvent) -> None:
+    def _emit(self, event: Emitted) -> None:
         self._events.append(event)
         if isinstance(event, _ENDS):
             self._live.discard(event.id)
@@ -314,6 +316,7 @@ class Work:
         progress.waiting = engine.waiting
         progress.memory = engine.memory()
         progress.prompt_cache = engine.prompt_cache()
+        progress.features = engine.features()
         self._publish_due = time.monotonic() + _PUBLISH_EVERY_S
 
     def _wind_up(self, engine: Engine) -> None:

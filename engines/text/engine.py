@@ -14,7 +14,7 @@ import msgspec
 
 from engines import wire
 from engines.answer import Answer
-from engines.base import Emit, EngineError, Report, check_request
+from engines.base import Emit, EngineError, Plain, Report, check_request, refuse_kind
 from engines.text.batch import Batch
 from engines.text.calls import Call, Row
 from engines.text.limits import DeviceMemory, Mlx
@@ -27,7 +27,7 @@ from engines.text.vocabulary import Vocabulary, check_token_ids
 _log = logging.getLogger(__name__)
 
 
-class TextEngine:
+class TextEngine(Plain):
     """Implements `engines.base.Engine`. Before `load`, and after `close`, it holds nothing."""
 
     def __init__(
@@ -59,13 +59,17 @@ class TextEngine:
             applied["float16_cast_to_float32"] = loaded.cast_bytes
         return wire.Ready(self._serving.context_length, self.memory(), applied)
 
-    def submit(self, request: wire.Generate) -> None:
+    def submit(self, request: wire.Request) -> None:
         """Takes a call in. Raises `EngineError`, taking nothing."""
+        if not isinstance(request, wire.Generate):
+            raise refuse_kind(request, "text")
         self._now_serving().submit(request)
 
     def answer(self, question: wire.Ask) -> wire.Answer:
         """Answers a small question from the tokenizer. Raises `EngineError`."""
         serving = self._now_serving()
+        if isinstance(question, wire.ClearCache):
+            return serving.batch.prompts.cleared(question.id)
         return serving.vocabulary.answer(question, serving.context_length)
 
     def cancel(self, call_id: int) -> None:

@@ -64,9 +64,12 @@ class PromptCache:
         self._limit = limit
         self._shrink()
 
-    def clear(self) -> None:
+    def cleared(self, question_id: int) -> wire.Cleared:
+        """Drops everything, and says how much that was."""
+        cleared = wire.Cleared(question_id, len(self._entries), self._nbytes)
         self._entries.clear()
         self._nbytes = 0
+        return cleared
 
     def fetch(self, prompt: Sequence[int]) -> tuple[Layers | None, int]:
         """Layers that hold the first n tokens of `prompt`, and n; (None, 0) when none do."""

@@ -61,7 +61,7 @@ class Vocabulary:
         """The text of one token by itself."""
         return self.special.get(token) or self.detokenizers.spell(token)
 
-    def answer(self, question: wire.Ask, context_length: int) -> wire.Answer:
+    def answer(self, question: Counting, context_length: int) -> wire.Answer:
         """Answers a small question; `context_length` in tokens. Raises `EngineError`."""
         match question:
             case wire.CountTokens():
@@ -80,6 +80,10 @@ class Vocabulary:
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
+
+
+Counting = wire.CountTokens | wire.Tokenize | wire.Detokenize
+"""The questions that a tokenizer answers."""
 
 
 def check_token_ids(tokens: Sequence[int], size: int, what: str = "token id") -> None:

@@ -95,7 +95,7 @@ def decode(body: bytes) -> Decoded:
         model=request.model,
         stream=bool(request.stream),
         include_usage=request.include_usage,
-        generate=lambda call_id, defaults: _generate(request, asked, call_id, defaults),
+        make=lambda call_id, defaults: _generate(request, asked, call_id, defaults),
         n=asked.n,
         media=images.refs,
         timeout_s=request.timeout,

@@ -56,6 +56,8 @@ class ChunkEncoder:
                     frames.extend(self._chunks.end(item.usage))
                 case Phase() | Granted() | ClientLeft() | CallFailed() | wire.PromptProgress():
                     pass  # these have no frame in this dialect, or end the stream elsewhere
+                case wire.Bytes() | wire.Scores() | wire.Segment() | wire.Transcript():
+                    pass  # no model that generates text sends these
                 case _:
                     assert_never(item)
         return frames
@@ -201,6 +203,8 @@ class CompletionEncoder:
                     pass  # what comes before a completion, or instead of one
                 case wire.Started() | wire.PromptProgress():
                     pass  # nothing of these is in a completion
+                case wire.Bytes() | wire.Scores() | wire.Segment() | wire.Transcript():
+                    pass  # no model that generates text sends these
                 case _:
                     assert_never(item)
 

@@ -89,7 +89,7 @@ def decode(body: bytes) -> DecodedCompletion:
         model=request.model,
         stream=bool(request.stream),
         include_usage=request.include_usage,
-        generate=first,
+        make=first,
         others=tuple(others),
         n=n,
         timeout_s=request.timeout,
@@ -221,6 +221,8 @@ class TextChunkEncoder:
                     pass  # these have no frame in this dialect, or end the stream elsewhere
                 case wire.Started() | wire.PromptProgress():
                     pass  # nothing of these is in a completion
+                case wire.Bytes() | wire.Scores() | wire.Segment() | wire.Transcript():
+                    pass  # no model that generates text sends these
                 case _:
                     assert_never(item)
         return frames
@@ -284,6 +286,8 @@ class TextEncoder:
                     pass  # what comes before a completion, or instead of one
                 case wire.Started() | wire.PromptProgress():
                     pass  # nothing of these is in a completion
+                case wire.Bytes() | wire.Scores() | wire.Segment() | wire.Transcript():
+                    pass  # no model that generates text sends these
                 case _:
                     assert_never(item)
 

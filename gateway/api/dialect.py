@@ -11,6 +11,7 @@ from engines import wire
 from gateway.api.errors import OPENAI, ErrorForm
 from gateway.api.media import MediaRef
 from gateway.errors import GatewayError
+from gateway.registry.schema import Kind
 from gateway.supervisor.call import CallItem
 from gateway.supervisor.supervisor import PLAIN, Wish
 
@@ -28,7 +29,7 @@ class Defaults:
     parsers: wire.Parsers = field(default_factory=wire.Parsers)
 
 
-Make = Callable[[int, Defaults], wire.Generate]
+Make = Callable[[int, Defaults], wire.Request]
 """Completes a checked request with a call id and the model's defaults."""
 
 
@@ -36,7 +37,7 @@ Make = Callable[[int, Defaults], wire.Generate]
 class Decoded:
     """A checked request, as far as the exchange has to know it; a dialect adds what it needs.
 
-    `generate` makes its call. A request with several prompts has one more call for each of
+    `make` makes its call. A request with several prompts has one more call for each of
     `others`: choice k of call c is then choice c * `n` + k of the answer. `media` are the images
     that its messages have placeholders for. `timeout_s` is how long the client gives the whole of
     it. `fingerprint`, which the exchange fills in, changes with what the model is made of. `serial`
@@ -47,7 +48,7 @@ class Decoded:
     model: str
     stream: bool
     include_usage: bool
-    generate: Make
+    make: Make
     others: tuple[Make, ...] = ()
     n: int = 1
     media: tuple[MediaRef, ...] = ()
@@ -85,10 +86,14 @@ class BodyEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dialect(Generic[AnyDecoded]):
-    """A dialect, as data: its route, its decoder, its encoders, its errors before a stream."""
+    """A dialect, as data: its route, its decoder, its encoders, its errors before a stream.
+
+    `kinds` are those of the models that can serve it.
+    """
 
     route: str
     decode: Callable[[bytes], AnyDecoded]
     stream: Callable[[AnyDecoded], StreamEncoder]
     buffered: Callable[[AnyDecoded], BodyEncoder]
     errors: ErrorForm = OPENAI
+    kinds: tuple[Kind, ...] = ("text", "vision")

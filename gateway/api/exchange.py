@@ -111,7 +111,7 @@ class Exchange(Generic[AnyDecoded]):
         decoded = self._decode(body, scope)
         del body  # up to the cap in bytes, and the call may wait for long
         access = access_of(scope)
-        model = access.router(served.router).resolve(decoded.model, "text", "vision")
+        model = access.router(served.router).resolve(decoded.model, *self._dialect.kinds)
         scope["state"]["model"] = model.entry.name
         if model.entry.kind != "vision":
             refuse_images(decoded.media, model.entry.name)
@@ -156,7 +156,7 @@ class Exchange(Generic[AnyDecoded]):
         held.callback(remove, asked.files)
         model, decoded = asked.model, asked.decoded
         defaults, calls = _defaults(model), []
-        for make in (decoded.generate, *decoded.others):
+        for make in (decoded.make, *decoded.others):
             call = self._supervisor.open(
                 served_by(model), partial(_made, make, defaults), decoded.wish
             )
@@ -294,7 +294,7 @@ class Answer:
 _TOKENS = frozenset({wire.TextDelta, wire.ReasoningDelta, wire.ToolCallStart})
 
 
-def _made(make: Make, defaults: Defaults, call_id: int) -> wire.Generate:
+def _made(make: Make, defaults: Defaults, call_id: int) -> wire.Request:
     return make(call_id, defaults)
 
 

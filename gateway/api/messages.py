@@ -102,7 +102,7 @@ def decode(body: bytes) -> MessagesDecoded:
         model=request.model,
         stream=bool(request.stream),
         include_usage=True,
-        generate=lambda call_id, defaults: _generate(request, prompt, answer, call_id, defaults),
+        make=lambda call_id, defaults: _generate(request, prompt, answer, call_id, defaults),
         media=prompt.media,
         timeout_s=request.timeout,
         wish=wish(request),

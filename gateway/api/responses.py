@@ -179,7 +179,7 @@ def decode(body: bytes, history: History) -> ResponsesDecoded:
         model=request.model,
         stream=bool(request.stream),
         include_usage=True,
-        generate=lambda call_id, defaults: _generate(request, asked, call_id, defaults),
+        make=lambda call_id, defaults: _generate(request, asked, call_id, defaults),
         media=conversation.images.refs,
         timeout_s=request.timeout,
         wish=wish(request),

@@ -145,6 +145,8 @@ class Draft:
                 yield self._lifecycle(self.status)
             case Phase() | Granted() | ClientLeft() | CallFailed() | wire.PromptProgress():
                 pass  # these say nothing in this dialect, or end the response elsewhere
+            case wire.Bytes() | wire.Scores() | wire.Segment() | wire.Transcript():
+                pass  # no model that generates text sends these
             case _:
                 assert_never(item)
 

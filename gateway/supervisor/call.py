@@ -47,7 +47,7 @@ CallItem = (
     | CallFailed
     | wire.Started
     | wire.PromptProgress
-    | wire.Delta
+    | wire.Output
     | wire.ChoiceFinished
     | wire.Finished
 )
@@ -85,6 +85,8 @@ class Call:
             size += len(item.text)
             if type(item) is wire.TextDelta and item.logprobs is not None:
                 size += EVENT_OVERHEAD_BYTES * sum(1 + len(token.top) for token in item.logprobs)
+        elif type(item) is wire.Bytes:
+            size += len(item.data)
         elif type(item) is wire.Finished:
             self.over = True
         self._items.append(item)

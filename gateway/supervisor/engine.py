@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, assert_never
+from typing import Literal, Protocol
 
 from engines import wire
 from gateway.supervisor.process import (
@@ -228,45 +228,45 @@ class EngineLife:
         if type(message) is wire.TextDelta:
             self._owner.on_call_event(message)
             return
-        now = self._loop.time()
         match message:
             case wire.Hello():
                 self._hello = message
                 self._greet()
+            case wire.Loading() | wire.Ready() | wire.LoadFailed() | wire.Heartbeat():
+                self._on_life_sign(message)
+            case wire.Counted() | wire.Tokenized() | wire.Detokenized() | wire.Cleared():
+                self._watch.on_call_over()
+                self._owner.on_answer(message)
+            case wire.WantTurn():
+                self.send(wire.Turn())
+            case wire.TurnOver():
+                pass
+            case wire.Finished() | wire.Failed():
+                self._watch.on_call_over()
+                self._owner.on_call_event(message)
+            case _:
+                self._owner.on_call_event(message)
+
+    def _on_life_sign(
+        self, message: wire.Loading | wire.Ready | wire.LoadFailed | wire.Heartbeat
+    ) -> None:
+        now = self._loop.time()
+        if isinstance(message, wire.Heartbeat):
+            self._watch.on_heartbeat(now, message)
+            self._owner.on_heartbeat(message)
+            return
+        self._on_answer()
+        match message:
             case wire.Loading():
-                self._on_answer()
                 self._watch.on_loading(now)
                 self._owner.on_loading(message)
             case wire.Ready():
-                self._on_answer()
                 self._ready = True
                 self._watch.on_ready(now)
                 self._owner.on_ready(message)
             case wire.LoadFailed():
-                self._on_answer()
                 self._load_failure = message.message
                 self._nudge.set()
-            case wire.Heartbeat():
-                self._watch.on_heartbeat(now, message)
-                self._owner.on_heartbeat(message)
-            case wire.Finished() | wire.Failed():
-                self._watch.on_call_over()
-                self._owner.on_call_event(message)
-            case wire.Counted() | wire.Tokenized() | wire.Detokenized():
-                self._watch.on_call_over()
-                self._owner.on_answer(message)
-            case (
-                wire.Started()
-                | wire.PromptProgress()
-                | wire.ReasoningDelta()
-                | wire.TextDelta()
-                | wire.ToolCallStart()
-                | wire.ToolCallArguments()
-                | wire.ChoiceFinished()
-            ):
-                self._owner.on_call_event(message)
-            case _:
-                assert_never(message)
 
     def on_link_lost(self, reason: str) -> None:
         # An engine that was asked to stop closes its end; that is no fault.

@@ -114,17 +114,15 @@ class Supervisor:
 
     # --- for requests -------------------------------------------------------------------------
 
-    def open(
-        self, model: str, generate: Callable[[int], wire.Generate], wish: Wish = PLAIN
-    ) -> Call:
+    def open(self, model: str, make: Callable[[int], wire.Request], wish: Wish = PLAIN) -> Call:
         """Starts a call; what becomes of it arrives in its mailbox.
 
-        Raises `Draining`, `BodyTooLarge`, and whatever `generate` raises.
+        Raises `Draining`, `BodyTooLarge`, and whatever `make` raises.
         """
         if self._draining is not None:
             raise self._draining.error()
         call_id = next(self._ids)
-        frame = wire.encode(generate(call_id))
+        frame = wire.encode(make(call_id))
         if len(frame) > wire.MAX_REQUEST_BYTES:
             raise errors.BodyTooLarge(
                 f"the request takes {len(frame):,} bytes on its way to the model; "

@@ -34,7 +34,8 @@ class FaultyEngine(ScriptedEngine):
             report(wire.Loading(str(grandchild.pid)))
         return super().load(report)
 
-    def submit(self, request: wire.Generate) -> None:
+    def submit(self, request: wire.Request) -> None:
+        assert isinstance(request, wire.Generate)
         content = request.messages[-1]["content"]
         if content == "raise in submit":
             raise KeyError("no such template")

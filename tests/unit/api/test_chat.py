@@ -14,6 +14,7 @@ from gateway.api.media import MediaRef
 from gateway.errors import GatewayError, InvalidRequest, Unsupported
 from gateway.residency import Priority
 from gateway.supervisor.supervisor import PLAIN, Wish
+from tests.harness.decoded import text_call
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -23,7 +24,7 @@ def decoded(**fields: Any) -> Decoded:
 
 
 def generate(defaults: Defaults | None = None, **fields: Any) -> wire.Generate:
-    request = decoded(**fields).generate(7, defaults or Defaults())
+    request = text_call(decoded(**fields), defaults)
     assert wire.encode(request)
     return request
 
@@ -356,7 +357,7 @@ def test_images_are_noted_and_leave_a_mark_where_they_were() -> None:
         MediaRef("data:,", "messages[0].content[1]"),
         MediaRef("https://a.example/x.png", "messages[0].content[3]"),
     )
-    (message,) = request.generate(7, Defaults()).messages
+    (message,) = text_call(request).messages
     assert message == {"role": "user", "content": "one [image] two [image]"}
 
 

@@ -20,7 +20,7 @@ def decoded(n: int = 1, include_usage: bool = False) -> Decoded:
         model="m",
         stream=True,
         include_usage=include_usage,
-        generate=lambda call_id, _: wire.Generate(call_id),
+        make=lambda call_id, _: wire.Generate(call_id),
         n=n,
         fingerprint="fp_1",
     )

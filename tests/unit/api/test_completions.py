@@ -26,8 +26,9 @@ def made(
 ) -> list[wire.Generate]:
     """The calls of a request, numbered from 1."""
     request = decoded(prompt, **fields)
-    makes = (request.generate, *request.others)
-    return [make(number, defaults or Defaults()) for number, make in enumerate(makes, 1)]
+    makes = (request.make, *request.others)
+    calls = [make(number, defaults or Defaults()) for number, make in enumerate(makes, 1)]
+    return [call for call in calls if isinstance(call, wire.Generate)]
 
 
 # --- decoding -------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from gateway.api.messages_encode import MessagesDecoded
 from gateway.api.messages_prompt import signature
 from gateway.errors import InvalidRequest, Unsupported
 from gateway.residency import Priority
+from tests.harness.decoded import text_call
 
 TURNS = [{"role": "user", "content": "hello"}]
 TOOL = {"name": "add", "description": "Adds", "input_schema": {"type": "object"}}
@@ -31,7 +32,7 @@ def decoded(**fields: Any) -> MessagesDecoded:
 
 
 def generate(defaults: Defaults | None = None, **fields: Any) -> wire.Generate:
-    return decoded(**fields).generate(7, defaults or Defaults())
+    return text_call(decoded(**fields), defaults)
 
 
 def messages(*turns: tuple[str, Any], system: Any = None) -> list[dict[str, Any]]:
@@ -287,7 +288,7 @@ def test_images_are_noted_and_leave_a_mark_where_they_were() -> None:
         MediaRef("data:image/png;base64,iVBORw0KGgo=", "messages[0].content[0]"),
         MediaRef("http://127.0.0.1/", "messages[2].content[0].content[0]"),
     )
-    turns = request.generate(7, Defaults()).messages
+    turns = text_call(request).messages
     assert turns[0]["content"] == "[image]\nlook"
     assert turns[2]["content"] == "[image]\nseen"
 

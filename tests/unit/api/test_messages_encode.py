@@ -49,7 +49,7 @@ def decoded(show_thinking: bool = True) -> MessagesDecoded:
         model="m",
         stream=True,
         include_usage=True,
-        generate=lambda call_id, _: wire.Generate(call_id),
+        make=lambda call_id, _: wire.Generate(call_id),
         show_thinking=show_thinking,
     )
 

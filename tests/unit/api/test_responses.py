@@ -18,6 +18,7 @@ from gateway.api.responses_encode import ResponsesDecoded
 from gateway.api.responses_items import Item, sealed, warn_once
 from gateway.errors import InvalidRequest, NotFound, Unsupported
 from gateway.residency import Priority
+from tests.harness.decoded import text_call
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "name": "add", "description": "Adds", "parameters": {"type": "object"}}
@@ -56,7 +57,7 @@ def decoded(past: Past | None = None, **fields: Any) -> ResponsesDecoded:
 def generate(
     defaults: Defaults | None = None, past: Past | None = None, **fields: Any
 ) -> wire.Generate:
-    return decoded(past, **fields).generate(7, defaults or Defaults())
+    return text_call(decoded(past, **fields), defaults)
 
 
 def messages(*items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
@@ -322,7 +323,7 @@ def test_images_are_noted_kept_and_asked_for_again() -> None:
         MediaRef("data:,", "input[0].content[1]"),
         MediaRef("data:,", "input[2].output[0]"),
     )
-    turns = request.generate(7, Defaults()).messages
+    turns = text_call(request).messages
     assert (turns[0]["content"], turns[2]["content"]) == ("look [image]", "[image]")
     kept = json.loads(request.items)
     assert kept[0]["content"][1] == shown
@@ -373,7 +374,7 @@ def test_what_is_kept_comes_first_but_for_instructions() -> None:
 def test_a_reference_is_the_item_itself() -> None:
     past = Past(items=[Item(id="msg_1", role="user", content="a")])
     request = decoded(past, input=[{"type": "item_reference", "id": "msg_1"}])
-    assert request.generate(7, Defaults()).messages == [{"role": "user", "content": "a"}]
+    assert text_call(request).messages == [{"role": "user", "content": "a"}]
     assert json.loads(request.items)[0]["id"] == "msg_1"
 
 

@@ -37,7 +37,7 @@ def decoded(**fields: Any) -> ResponsesDecoded:
         "model": "m",
         "stream": True,
         "include_usage": True,
-        "generate": lambda call_id, _: wire.Generate(call_id),
+        "make": lambda call_id, _: wire.Generate(call_id),
         "owner": "",
         "fields": {"model": "m", "instructions": "Long.", "tools": [{"name": "add"}]},
         "items": b"[]",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engines import wire
-from engines.base import EngineError, LoadError
+from engines.base import Emitted, EngineError, LoadError
 from engines.script import GIB
 from engines.scripted import ScriptedEngine
 from engines.words import words
@@ -54,7 +54,11 @@ class Bench:
         spec = wire.EngineSpec(
             "scripted", "scripted", context_length=context_length, scripted=options
         )
-        self.engine = ScriptedEngine(spec, LIMITS, self.events.append, self.machine)
+        self.engine = ScriptedEngine(spec, LIMITS, self._emit, self.machine)
+
+    def _emit(self, event: Emitted) -> None:
+        assert not isinstance(event, wire.WantTurn | wire.TurnOver)
+        self.events.append(event)
 
     def submit(self, content: object = "hi", call_id: int = 1, **fields: Any) -> None:
         messages = [{"role": "user", "content": content}]

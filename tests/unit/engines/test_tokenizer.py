@@ -13,12 +13,13 @@ from engines.base import EngineError
 from engines.tokenizer import TokenizerEngine
 
 HERMES = Path(__file__).parents[2] / "fixtures" / "models" / "scripted-hermes"
+SPEC = wire.EngineSpec("tokenizer worker", "tokenizer")
 MESSAGES: list[dict[str, Any]] = [{"role": "user", "content": "Say hello. <|im_end|>"}]
 
 
 @pytest.fixture
 def engine() -> TokenizerEngine:
-    made = TokenizerEngine()
+    made = TokenizerEngine(SPEC, wire.Limits(0, 0, 0, 0, 0), lambda event: None)
     made.load(lambda loading: None)
     return made
 

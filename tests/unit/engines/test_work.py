@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from engines import wire, work
-from engines.base import Emit, EngineError, Report
+from engines.base import Emit, EngineError, Plain, Report
 from engines.outbox import LIMIT_BYTES, Outbox
 
 TIMEOUT_S = 20.0
@@ -17,7 +17,7 @@ LIMITS = wire.Limits(0, 0, 0, 0, 0)
 DELTA = "x" * 64 * 1024
 
 
-class FakeEngine:
+class FakeEngine(Plain):
     """Says one large delta per running call and step; `gate` holds every step up."""
 
     def __init__(self, spec: wire.EngineSpec, limits: wire.Limits, emit: Emit) -> None:
@@ -36,7 +36,7 @@ class FakeEngine:
         report(wire.Loading("weights"))
         return wire.Ready(100, self.memory())
 
-    def submit(self, request: wire.Generate) -> None:
+    def submit(self, request: wire.Request) -> None:
         self.calls.append(request.id)
 
     def answer(self, question: wire.Ask) -> wire.Answer:

@@ -1,0 +1,1 @@
+"""How relevant documents are to a query."""

@@ -1,0 +1,1 @@
+"""Text to speech, on mlx-audio. Driven by the work thread."""

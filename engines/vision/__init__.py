@@ -1,0 +1,1 @@
+"""Images, video and audio in chat, on mlx-vlm. Driven by the work thread."""
