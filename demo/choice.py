@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.models import MODELS, ModelError, cache_dir
+from demo.models import TEXT_MODELS
+from demo.wheels import ModelError, cache_dir
 from gateway.registry.find import find
 from gateway.registry.limits import limits
 from gateway.registry.schema import Entry
@@ -46,9 +47,9 @@ def choose(models: Sequence[str]) -> tuple[Choice, Choice]:
     now: the gateway itself never downloads. Raises `ModelError`.
     """
     asked = list(dict.fromkeys(models))
-    names = asked + [name for name in MODELS if name not in asked]
+    names = asked + [name for name in TEXT_MODELS if name not in asked]
     first, second = names[:2]
-    _make([name for name in (first, second) if name in MODELS])
+    _make([name for name in (first, second) if name in TEXT_MODELS])
     return _find(first), _find(second)
 
 
@@ -61,7 +62,7 @@ def _make(names: Sequence[str]) -> None:
 
 
 def _find(name: str) -> Choice:
-    if name in MODELS:
+    if name in TEXT_MODELS:
         return Choice(name, cache_dir() / name, kv_gb=0.25)
     folder = Path(name).expanduser()
     if folder.is_dir():

@@ -27,7 +27,7 @@ from demo import memory
 from demo.choice import Choice, choose, registry
 from demo.daemon import Daemon, DaemonError, Watch
 from demo.memory import MIB, Moment
-from demo.models import ModelError
+from demo.wheels import ModelError
 
 QUESTION = "What is the capital of France? Answer in one sentence."
 EXPECTED = "Paris"

