@@ -5,17 +5,42 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from gateway.cli import check, diff, serve
+from gateway import __version__
+from gateway.cli import (
+    bench,
+    chat,
+    check,
+    completion,
+    diff,
+    doctor,
+    init,
+    logs,
+    look,
+    model,
+    schema,
+    serve,
+    service,
+    steer,
+)
 
-VERBS = (serve, check, diff)
+VERBS = (
+    *(serve, init, check, diff, schema),
+    *(look, steer, logs, chat, model, doctor, bench, service, completion),
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Everything that can be said on the command line."""
+    made = argparse.ArgumentParser(
+        prog="mlx-gateway", description="One port for many MLX models, under one memory budget."
+    )
+    made.add_argument("--version", action="version", version=f"mlx-gateway {__version__}")
+    verbs = made.add_subparsers(required=True, metavar="VERB")
+    for verb in VERBS:
+        verb.add_parser(verbs)
+    return made
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with the verb's function as `run`. Exits with 2 on a mistake."""
-    parser = argparse.ArgumentParser(
-        prog="mlx-gateway", description="One port for many MLX models, under one memory budget."
-    )
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in VERBS:
-        verb.add_parser(verbs)
-    return parser.parse_args(argv)
+    return parser().parse_args(argv)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from gateway.registry.places import Places
     from gateway.registry.problems import Problem
     from gateway.reload import Read
+    from gateway.served import Served
     from gateway.supervisor.probe import SystemMemory
+
+log = logging.getLogger("gateway")
 
 EXIT_BUG = 70
 EXIT_TAKEN = 75
@@ -42,12 +45,18 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--config", metavar="FILE", help="the registry (default: registry.yaml)")
     parser.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", help="port to listen on; 0 takes a free one (default: 8000)")
+    parser.add_argument("--log-file", metavar="FILE", help="log to this file instead of stderr")
     parser.add_argument("--log-level", help="debug, info, warning or error (default: info)")
     parser.add_argument(
         "--allow-insecure",
         action="store_const",
         const="true",
         help="serve other machines without keys, with every right",
+    )
+    parser.add_argument(
+        "--last-good",
+        action="store_true",
+        help="with a broken registry, serve what it last said, and tell; services start like this",
     )
     parser.set_defaults(run=run)
 
@@ -114,10 +123,42 @@ def _plan(args: argparse.Namespace, where: Places) -> Plan | None:
         read = _read(path, args, machine)
     for problem in read.problems:
         print(problem, file=sys.stderr)  # noqa: T201
-    if read.served is None:
-        return None
     again = None if path is None else partial(_read, path, args, machine)
-    return Plan(served=read.served, config=path, read=again, places=where)
+    if read.served is not None:
+        return Plan(served=read.served, config=path, read=again, places=where)
+    if path is None or not getattr(args, "last_good", False):
+        return None
+    served = _fall_back(path, args, machine, where)
+    return Plan(served=served, config=path, read=again, places=where, refused=read.problems)
+
+
+def _fall_back(
+    path: Path, args: argparse.Namespace, machine: SystemMemory, where: Places
+) -> Served:
+    """What the registry last said, or no models: a service that ends is started in vain, for ever.
+
+    The last resort is alone on this machine, so that nobody reaches what had keys.
+    """
+    from gateway.registry.last_good import LastGood
+    from gateway.registry.load import Loaded, parse
+    from gateway.registry.places import last_good_path
+    from gateway.registry.schema import Registry, Server
+    from gateway.router import Router
+    from gateway.served import Served
+
+    text = LastGood(last_good_path(where)).read()
+    if text is not None:
+        name = str(last_good_path(where))
+        base = path.parent
+        kept = parse(text, file=name, base=base, environ=os.environ, machine=machine)
+        read = _serve_it(kept, args)
+        if read.served is not None:
+            log.error("%s is broken, see above: serving what it last said", path)
+            return read.served
+    log.error("%s is broken, see above, and there is no good copy of it: serving no models", path)
+    ceiling = machine.ceiling_bytes
+    empty = Loaded(registry=Registry(), configured_budget_bytes=ceiling, budget_bytes=ceiling)
+    return _serve_it(empty, args).served or Served(empty, Router(()), Server())
 
 
 def _read(path: Path, args: argparse.Namespace, machine: SystemMemory) -> Read:
@@ -128,6 +169,7 @@ def _read(path: Path, args: argparse.Namespace, machine: SystemMemory) -> Read:
 
 
 def _serve_it(loaded: Loaded, args: argparse.Namespace) -> Read:
+    from gateway.registry.places import places
     from gateway.registry.settings import server_settings
     from gateway.reload import Read
     from gateway.router import Router
@@ -136,14 +178,15 @@ def _serve_it(loaded: Loaded, args: argparse.Namespace) -> Read:
 
     if loaded.registry is None or loaded.budget_bytes is None:
         return Read(None, loaded.problems)
-    names = ("host", "port", "log_level", "allow_insecure")
+    names = ("host", "port", "log_level", "log_file", "allow_insecure")
     flags = {name: getattr(args, name, None) for name in names}
     server, problems = server_settings(loaded.registry.server, flags=flags, environ=os.environ)
     if problems:
         return Read(None, (*loaded.problems, *problems))
     if needs_keys(server):
         return Read(None, (*loaded.problems, _insecure(server.host)))
-    return Read(Served(loaded, Router(loaded.models), server), loaded.problems)
+    prompts = places(os.environ).cache / "prompts"
+    return Read(Served(loaded, Router(loaded.models), server, prompts), loaded.problems)
 
 
 def _insecure(host: str) -> Problem:
@@ -168,22 +211,13 @@ def _port_message(host: str, port: int, error: OSError) -> str:
     """The address, who has it where the system tells, and the flag that helps."""
     import errno
 
+    from gateway.listeners import listener_of
+
     if error.errno != errno.EADDRINUSE:
         return f"cannot listen on {host}:{port}: {error.strerror}"
-    return f"port {port} on {host} is taken{_owner(port)}; choose another with --port"
-
-
-def _owner(port: int) -> str:
-    import psutil
-
-    try:
-        for connection in psutil.net_connections("tcp"):
-            listening = connection.status == psutil.CONN_LISTEN and connection.laddr
-            if listening and listening.port == port and connection.pid is not None:
-                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    except psutil.Error:
-        return ""  # macOS shows other users' sockets to root alone
-    return ""
+    listener = listener_of(port)
+    owner = f" by {listener}" if listener else ""
+    return f"port {port} on {host} is taken{owner}; choose another with --port"
 
 
 def _let_go_of_full_disks() -> None:
