@@ -33,7 +33,8 @@ demo: models
 	@$(BIN)/python -m demo.run
 
 test: models
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not timed"
+	$(BIN)/python -m pytest -m timed
 
 check: env
 	$(BIN)/ruff format --check .

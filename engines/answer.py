@@ -14,6 +14,7 @@ from typing import Literal
 from engines import wire
 from engines.base import EngineError
 from engines.parsers.events import CallArguments, CallEnd, CallStart, Event, Reasoning, Text
+from engines.parsers.formats import ToolFormat
 from engines.parsers.pipeline import Pipeline
 
 Reason = Literal["stop", "length"]
@@ -31,10 +32,12 @@ def make_pipeline(
     prompt_tail: str = "",
     special_tokens: frozenset[str] = frozenset(),
     thinking: bool | None = None,
+    tool_format: ToolFormat | None = None,
 ) -> Pipeline | None:
     """A pipeline for one choice of `request`, or None where its text needs none.
 
-    `parsers` are the request's own with `auto` resolved. Raises `EngineError` for an unknown name.
+    `parsers` are the request's own with `auto` resolved; `tool_format` is the format of its tool
+    parser, where that is in no table. Raises `EngineError` for an unknown name.
     """
     tool = parsers.tool if tools_offered(request) else None
     stops = [stop for stop in request.stop if stop]
@@ -42,7 +45,7 @@ def make_pipeline(
         return None
     try:
         return Pipeline(
-            tool=tool,
+            tool=tool_format or tool if tool else None,
             reasoning=parsers.reasoning,
             tools=request.tools,
             stops=stops,

@@ -25,14 +25,19 @@ class EngineError(Exception):
         self.retryable = retryable
 
 
-def check_request(request: wire.Generate) -> None:
-    """Raises `EngineError` for numbers out of bounds, and for what would need a grammar."""
+def check_request(request: wire.Generate, *, constrains: bool = False) -> None:
+    """Raises `EngineError` for numbers out of bounds.
+
+    Also for what would need a grammar, unless the engine `constrains` answers.
+    """
     bounds = (("n", request.n, 1, MOST_CHOICES), ("logprobs", request.logprobs, 0, MOST_LOGPROBS))
     for name, value, least, most in bounds:
         if value is not None and not least <= value <= most:
             raise EngineError(
                 "invalid_request", f"{name} is {value}; it must be from {least} to {most}"
             )
+    if constrains:
+        return
     choice = request.tool_choice
     if choice.mode in ("required", "named"):
         wanted = f"the tool {choice.name!r}" if choice.mode == "named" else "a tool call"
@@ -99,6 +104,12 @@ class Engine(Protocol):
     def idle(self) -> None:
         """Called once when nothing has run for a few seconds: give back what can be given back."""
 
+    def background(self) -> float | None:
+        """Does a little of what could wait until there are no calls.
+
+        Returns seconds until it has more to do, 0 for at once, None for not before the next call.
+        """
+
     def set_limits(self, limits: wire.Limits) -> None:
         """Applies new byte limits at once."""
 
@@ -126,6 +137,10 @@ class Plain:
 
     def idle(self) -> None:
         """Nothing is kept that could be given back."""
+
+    def background(self) -> float | None:
+        """Nothing here could wait."""
+        return None
 
     def set_limits(self, limits: wire.Limits) -> None:
         """Nothing here is bounded by them."""

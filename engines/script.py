@@ -58,6 +58,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore_term: bool = False
     stderr_flood: bool | _Count = False
     deltas: str | list[str] | _Count = DEFAULT_REPLY
+    vector_dim: Annotated[int, msgspec.Meta(ge=1, le=8192)] = 384
     load_number: _Count = 0
 
     def load_step(self) -> LoadStep:
@@ -164,6 +165,8 @@ def _script_object(messages: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     else:
         return None
     content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(str(part["text"]) for part in content if part.get("type") == "text")
     if not isinstance(content, str) or not content.lstrip().startswith("{"):
         return None
     try:

@@ -3,9 +3,9 @@
 It serves contract tests, load generation and trying out policies. All calls run at once; `step`
 lets every call that is due say one delta, in each of its choices, which all get the same script.
 Text goes through the parsers that a request names, like a real model's. Without `tokens_per_s`
-nothing is ever waited for. Claimed sizes are only claimed. Faults (`exit_after`, `hang_after`,
-`freeze_after`, an exit in a script) strike at the start of a step, when all that was said before is
-on its way.
+nothing is ever waited for, but that a long prompt takes its turn where `prefill_s` makes it last.
+Claimed sizes are only claimed. Faults (`exit_after`, `hang_after`, `freeze_after`, an exit in a
+script) strike at the start of a step, when all that was said before is on its way.
 """
 
 from __future__ import annotations
@@ -22,13 +22,28 @@ from typing import Protocol
 
 from engines import script, wire
 from engines.answer import Answer, make_pipeline
-from engines.base import Emit, EngineError, LoadError, Plain, Report, check_request, refuse_kind
+from engines.base import (
+    Emit,
+    Emitted,
+    EngineError,
+    LoadError,
+    Plain,
+    Report,
+    check_request,
+)
 from engines.parsers import registry
+from engines.scripted_audio import Hearing
+from engines.scripted_vectors import Weighing
+from engines.speech.scripted import VOICES, Speeches
+from engines.turns import PrefillTurn
 from engines.words import Words, count_messages, words
 
 DEFAULT_CONTEXT_LENGTH = 131_072
 
 CRASH_CODE = 1
+
+MODALITIES: tuple[wire.Modality, ...] = ("text", "image", "video", "audio")
+"""It looks at nothing that it is shown; what its entry's kind takes, the gateway knows."""
 
 _MAX_WAIT_S = 0.05
 _SLICE_S = 0.1
@@ -81,7 +96,7 @@ class _Call:
     id: int
     prompt_tokens: int
     reply: script.Reply
-    answers: list[Answer]
+    answers: Sequence[Answer | Hearing | Weighing]
     logprobs: int | None
     submitted_at: float
     due: float
@@ -107,10 +122,15 @@ class ScriptedEngine(Plain):
         self._emit = emit
         self._machine: Machine = machine or RealMachine()
         self._calls: dict[int, _Call] = {}
+        self._turn = PrefillTurn(emit)
+        self._stalled = False
         self._words = Words()
         self._deltas = 0
         self._fault: Callable[[], None] | None = None
         self._faults = self._planned_faults()
+        self._speeches = Speeches(
+            self._machine, self._tell_spoken, self._exit_next, self._options.tokens_per_s
+        )
 
     def _planned_faults(self) -> dict[int, Callable[[], None]]:
         """By the number of deltas after which each strikes once; of equals only the last counts."""
@@ -137,7 +157,13 @@ class ScriptedEngine(Plain):
             raise LoadError(
                 f"scripted: fail_loads makes load number {self._options.load_number} fail"
             )
-        return wire.Ready(self._context_length, self.memory())
+        return wire.Ready(
+            self._context_length,
+            self.memory(),
+            modalities=MODALITIES,
+            voices=VOICES,
+            dimensions=self._options.vector_dim,
+        )
 
     def _flood(self) -> None:
         asked = self._options.stderr_flood
@@ -162,8 +188,16 @@ class ScriptedEngine(Plain):
     # --- calls ----------------------------------------------------------------------------------
 
     def submit(self, request: wire.Request) -> None:
-        if not isinstance(request, wire.Generate):
-            raise refuse_kind(request, "text")
+        if isinstance(request, wire.Speak):
+            self._speeches.submit(request)
+            self._fault = self._fault or self._faults.pop(self._deltas, None)
+            return
+        if isinstance(request, wire.Transcribe):
+            self._hear(request)
+            return
+        if isinstance(request, wire.Embed | wire.Rerank):
+            self._weigh(request)
+            return
         check_request(request)
         messages, prompt_tokens = self._prompt(request)
         reply_script = script.script_in(messages) or self._default_reply
@@ -177,6 +211,7 @@ class ScriptedEngine(Plain):
         max_tokens = room if request.max_tokens is None else min(room, request.max_tokens)
         answers = [_answer(request, reply_script, choice) for choice in range(request.n)]
         self._fault = self._fault or self._faults.pop(self._deltas, None)
+        self._stalled = False
         now = self._machine.now()
         self._calls[request.id] = _Call(
             id=request.id,
@@ -184,6 +219,43 @@ class ScriptedEngine(Plain):
             reply=script.Reply(reply_script, max_tokens),
             answers=answers,
             logprobs=request.logprobs,
+            submitted_at=now,
+            due=now + self._slice_s(),
+            prefill_slices=self._slices(),
+        )
+
+    def _hear(self, request: wire.Transcribe) -> None:
+        """The prompt can be a script, as a message can."""
+        told = script.script_in([{"role": "user", "content": request.prompt}])
+        now = self._machine.now()
+        self._fault = self._fault or self._faults.pop(self._deltas, None)
+        self._stalled = False
+        self._calls[request.id] = _Call(
+            id=request.id,
+            prompt_tokens=0,
+            reply=script.Reply(told or self._default_reply, self._context_length),
+            answers=[Hearing(request)],
+            logprobs=None,
+            submitted_at=now,
+            due=now + self._slice_s(),
+            prefill_slices=self._slices(),
+        )
+
+    def _weigh(self, request: wire.Embed | wire.Rerank) -> None:
+        """The first text can be a script, as a message can; else each text is told in its turn."""
+        weighing = Weighing(request, self._options.vector_dim, self._context_length, self._words)
+        first = request.query if isinstance(request, wire.Rerank) else weighing.texts[0]
+        told = script.script_in([{"role": "user", "content": first}])
+        told = told or script.Script([script.Say(text) for text in weighing.texts])
+        now = self._machine.now()
+        self._fault = self._fault or self._faults.pop(self._deltas, None)
+        self._stalled = False
+        self._calls[request.id] = _Call(
+            id=request.id,
+            prompt_tokens=weighing.tokens,
+            reply=script.Reply(told, sys.maxsize),
+            answers=[weighing],
+            logprobs=None,
             submitted_at=now,
             due=now + self._slice_s(),
             prefill_slices=self._slices(),
@@ -206,14 +278,27 @@ class ScriptedEngine(Plain):
     def cancel(self, call_id: int) -> None:
         if call_id in self._calls:
             self._fail(self._calls[call_id], "cancelled", "the call was cancelled")
+            self._stalled = False
+        self._speeches.cancel(call_id)
+
+    def credit(self, call_id: int, nbytes: int) -> None:
+        self._speeches.credit(call_id, nbytes)
+
+    def take_turn(self) -> None:
+        self._turn.take()
+        self._stalled = False
+        call = self._calls.get(self._turn.holder or 0)
+        if call is not None:
+            call.due = self._machine.now() + self._slice_s()
 
     @property
     def busy(self) -> bool:
-        return bool(self._calls) or self._fault is not None
+        calls = bool(self._calls) and not self._stalled
+        return calls or self._speeches.running > 0 or self._fault is not None
 
     @property
     def running(self) -> int:
-        return len(self._calls)
+        return len(self._calls) + self._speeches.running
 
     @property
     def waiting(self) -> int:
@@ -223,22 +308,31 @@ class ScriptedEngine(Plain):
         if self._fault is not None:
             self._strike(self._fault)
         now = self._machine.now()
-        due = [call for call in self._calls.values() if call.due <= now]
-        if not due:
-            self._wait_for_the_next(now)
+        going = [call for call in self._calls.values() if self._goes_on(call)]
+        self._stalled = bool(self._calls) and not going
+        due = [call for call in going if call.due <= now]
+        if going and not due:
+            self._wait(min(call.due for call in going) - now)
         for call in due:
             if self._fault is not None:
                 return
             self._advance(call, now)
+        if self._fault is None:
+            self._speeches.step()
 
     def _strike(self, fault: Callable[[], None]) -> None:
         self._fault = None
         fault()
 
-    def _wait_for_the_next(self, now: float) -> None:
+    def _goes_on(self, call: _Call) -> bool:
+        """False while its prompt, which is long and takes time, waits for its turn."""
+        if call.prefilled == call.prefill_slices:
+            return True
+        return self._turn.ready(call.id, call.prompt_tokens)
+
+    def _wait(self, seconds: float) -> None:
         """Waits in small pieces, because a cancel only acts between two steps."""
-        first = min((call.due for call in self._calls.values()), default=now)
-        self._machine.wait(min(max(0.0, first - now), _MAX_WAIT_S))
+        self._machine.wait(min(max(0.0, seconds), _MAX_WAIT_S))
 
     def _advance(self, call: _Call, now: float) -> None:
         if call.prefilled < call.prefill_slices:
@@ -256,7 +350,16 @@ class ScriptedEngine(Plain):
             case script.Raise(text):
                 self._fail(call, "engine_error", text)
             case script.Exit(code):
-                self._fault = lambda: self._machine.exit(code)
+                self._exit_next(code)
+
+    def _exit_next(self, code: int) -> None:
+        self._fault = lambda: self._machine.exit(code)
+
+    def _tell_spoken(self, event: Emitted) -> None:
+        if isinstance(event, wire.Bytes):
+            self._tell([event])
+        else:
+            self._emit(event)
 
     def _slices(self) -> int:
         return math.ceil(self._options.prefill_s / _SLICE_S)
@@ -270,6 +373,8 @@ class ScriptedEngine(Plain):
         self._emit(wire.PromptProgress(call.id, done, call.prompt_tokens))
         if call.prefilled < call.prefill_slices:
             call.due += self._slice_s()
+        else:
+            self._turn.over(call.id)
 
     def _say(self, call: _Call, said: script.Said, now: float) -> None:
         for answer in call.answers:
@@ -286,11 +391,11 @@ class ScriptedEngine(Plain):
             # From the due time, which keeps the rate; after a pause not in a burst, though.
             call.due = max(call.due, now - interval) + interval
 
-    def _tell(self, events: Sequence[wire.Delta | wire.ChoiceFinished]) -> None:
+    def _tell(self, events: Sequence[wire.Output | wire.ChoiceFinished]) -> None:
         """Emits, counting deltas; the fault planned for a delta strikes before the next step."""
         for event in events:
             self._emit(event)
-            if not isinstance(event, wire.ChoiceFinished):
+            if not isinstance(event, wire.ChoiceFinished | wire.Transcript):
                 self._deltas += 1
                 self._fault = self._fault or self._faults.pop(self._deltas, None)
 
@@ -301,7 +406,7 @@ class ScriptedEngine(Plain):
         started_at = now if call.started_at is None else call.started_at
         usage = wire.Usage(
             call.prompt_tokens,
-            call.reply.tokens * len(call.answers),
+            call.reply.tokens * sum(not isinstance(each, Weighing) for each in call.answers),
             reasoning_tokens=sum(answer.reasoning_tokens for answer in call.answers),
         )
         timings = wire.Timings(prefill_s=started_at - call.submitted_at, decode_s=now - started_at)
@@ -309,6 +414,7 @@ class ScriptedEngine(Plain):
 
     def _fail(self, call: _Call, code: wire.FailureCode, message: str) -> None:
         del self._calls[call.id]
+        self._turn.over(call.id)
         self._emit(wire.Failed(call.id, code, message))
 
     # --- the rest of the contract ---------------------------------------------------------------
@@ -328,6 +434,7 @@ class ScriptedEngine(Plain):
 
     def close(self) -> None:
         self._calls.clear()
+        self._speeches.close()
 
 
 def _answer(request: wire.Generate, told: script.Script, choice: int) -> Answer:
@@ -342,7 +449,7 @@ def _answer(request: wire.Generate, told: script.Script, choice: int) -> Answer:
         parsers,
         prompt_tail=told.prompt_tail,
         special_tokens=told.special_tokens,
-        thinking=request.reasoning.enabled,
+        thinking=request.template_kwargs.get("enable_thinking", request.reasoning.enabled),
     )
     return Answer(
         request.id,

@@ -40,6 +40,13 @@ class TokenizerEngine(Plain):
         """Raises `EngineError` for a folder without a usable tokenizer, too."""
         if isinstance(question, wire.ClearCache):
             return wire.Cleared(question.id, 0, 0)
+        if isinstance(question, wire.CountTokens) and question.media:
+            raise EngineError(
+                "invalid_request",
+                "media can be counted only while their model is loaded: load it first",
+            )
+        if isinstance(question, wire.Warm):
+            raise EngineError("unsupported", "the tokenizer worker has no model to warm")
         if not question.path:
             return self._words.answer(question, DEFAULT_CONTEXT_LENGTH)
         known = self._of(question.path, question.trust_remote_code)

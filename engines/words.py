@@ -32,8 +32,9 @@ def count_words(text: str) -> int:
 
 
 def count_messages(messages: Sequence[Mapping[str, Any]]) -> int:
-    """The prompt tokens of chat messages: those of their contents, text parts included."""
-    return sum(len(words(text)) for text in _contents(messages))
+    """The prompt tokens of chat messages: the words of their contents, and one for each medium."""
+    texts = sum(len(words(text)) for text in _contents(messages))
+    return texts + sum(_media(message.get("content")) for message in messages)
 
 
 def _contents(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -48,6 +49,12 @@ def _texts(content: object) -> list[str]:
         return []
     parts = [part.get("text") for part in content if isinstance(part, dict)]
     return [text for text in parts if isinstance(text, str)]
+
+
+def _media(content: object) -> int:
+    if not isinstance(content, list):
+        return 0
+    return sum(isinstance(part, dict) and "media" in part for part in content)
 
 
 class Words:
@@ -83,6 +90,8 @@ class Words:
                 return wire.Tokenized(question.id, self.encode(text), context_length)
             case wire.ClearCache():
                 return wire.Cleared(question.id, 0, 0)
+            case wire.Warm():
+                return wire.Counted(question.id, count_messages(question.messages))
             case wire.Detokenize(token_ids=ids):
                 return wire.Detokenized(question.id, self.decode(ids))
 

@@ -41,7 +41,8 @@ _FULL_POLL_S = 0.05
 _PUBLISH_EVERY_S = 0.25
 _ENDS = (wire.Finished, wire.Failed)
 _CALLS = (wire.Generate, wire.Embed, wire.Rerank, wire.Transcribe, wire.Speak)
-_REQUESTS = (*_CALLS, wire.CountTokens, wire.Tokenize, wire.Detokenize, wire.ClearCache)
+_QUESTIONS = (wire.CountTokens, wire.Tokenize, wire.Detokenize, wire.ClearCache, wire.Warm)
+_REQUESTS = (*_CALLS, *_QUESTIONS)
 
 BuildEngine = Callable[[wire.EngineSpec, wire.Limits, Emit], Engine]
 
@@ -238,15 +239,27 @@ class Work:
             self._publish(engine)
 
     def _rest(self, engine: Engine) -> None:
-        """Waits for something to do, without end: `stop` and every message end it."""
+        """Waits for something to do, without end: `stop` and every message end it.
+
+        Meanwhile the engine does what could wait until now, a little at a time.
+        """
         self._flush()
         self._publish(engine)
-        self.progress.step = "idle"
-        if self._wait(engine, IDLE_AFTER_S):
-            return
-        engine.idle()
-        self._publish(engine)
-        self._wait(engine, None)
+        waits = engine.running + engine.waiting > 0
+        self.progress.step = "waiting for the gateway" if waits else "idle"
+        idle_at: float | None = time.monotonic() + IDLE_AFTER_S
+        while not self._stopping:
+            due_s = engine.background()
+            if due_s == 0:
+                self._publish(engine)
+            idle_s = None if idle_at is None else max(0.0, idle_at - time.monotonic())
+            due = [seconds for seconds in (due_s, idle_s) if seconds is not None]
+            if self._wait(engine, min(due, default=None)):
+                return
+            if idle_at is not None and time.monotonic() >= idle_at:
+                idle_at = None
+                engine.idle()
+                self._publish(engine)
 
     def _wait(self, engine: Engine, timeout_s: float | None) -> bool:
         """Handles the next message, if one comes in time."""
@@ -261,7 +274,9 @@ class Work:
         match message:
             case wire.Generate() | wire.Embed() | wire.Rerank() | wire.Transcribe() | wire.Speak():
                 self._submit(engine, message)
-            case wire.CountTokens() | wire.Tokenize() | wire.Detokenize() | wire.ClearCache():
+            case wire.CountTokens() | wire.Tokenize() | wire.Detokenize():
+                self._answer(engine, message)
+            case wire.ClearCache() | wire.Warm():
                 self._answer(engine, message)
             case wire.Credit():
                 engine.credit(message.id, message.nbytes)

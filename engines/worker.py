@@ -155,6 +155,7 @@ class Worker:
                     running=progress.running,
                     waiting=progress.waiting,
                     prompt_cache=progress.prompt_cache,
+                    features=progress.features,
                 )
             )
         )

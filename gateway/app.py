@@ -9,18 +9,34 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.routing import Router as Routes
 
+from engines import wire
 from gateway import errors
-from gateway.api import chat, chat_encode, completions, messages, messages_encode
+from gateway.api import (
+    chat,
+    chat_encode,
+    completions,
+    embeddings,
+    messages,
+    messages_encode,
+    rerank,
+    speech,
+    transcriptions,
+    transcriptions_encode,
+    web,
+)
 from gateway.api.admin import Admin
 from gateway.api.body import discard_body
+from gateway.api.cache import Caches
 from gateway.api.dialect import Dialect
 from gateway.api.errors import ANTHROPIC, form_of
 from gateway.api.events import Events
 from gateway.api.exchange import Exchange
+from gateway.api.logs import Logs
 from gateway.api.media import Media
 from gateway.api.models import Models
 from gateway.api.operate import Operate
@@ -59,10 +75,59 @@ COMPLETIONS = Dialect(
     stream=completions.TextChunkEncoder,
     buffered=completions.TextEncoder,
 )
-GENERATING: tuple[Dialect[Any], ...] = (CHAT, COMPLETIONS, MESSAGES)
+EMBEDDINGS = Dialect(
+    route="/v1/embeddings",
+    decode=embeddings.decode,
+    buffered=embeddings.VectorsEncoder,
+    kinds=("embedding",),
+    large=True,
+)
+RERANK = tuple(
+    Dialect(
+        route=route,
+        decode=rerank.decode,
+        buffered=rerank.ScoresEncoder,
+        kinds=("rerank",),
+    )
+    for route in rerank.ROUTES
+)
+SPEECH = Dialect(
+    route="/v1/audio/speech",
+    decode=speech.decode,
+    stream=speech.SpeechEvents,
+    kinds=("speech",),
+    credited=True,
+)
+TRANSCRIPTIONS, TRANSLATIONS = (
+    Dialect(
+        route=f"/v1/audio/{name}",
+        decode=decode,
+        form=True,
+        stream=transcriptions_encode.TranscriptEvents,
+        buffered=transcriptions_encode.TranscriptEncoder,
+        errors=transcriptions.ERRORS,
+        kinds=("transcription",),
+    )
+    for name, decode in (
+        ("transcriptions", transcriptions.transcription),
+        ("translations", transcriptions.translation),
+    )
+)
+GENERATING: tuple[Dialect[Any], ...] = (
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    EMBEDDINGS,
+    *RERANK,
+    SPEECH,
+    TRANSCRIPTIONS,
+    TRANSLATIONS,
+)
 
 UNKNOWN_ROUTE = "(unknown)"
 PROBES = frozenset({"/health", "/livez", "/readyz", "/metrics"})
+WATCHING = frozenset({"/v1/status", "/v1/requests", "/", "/web/{name}"})
+"""What the dashboard asks every few seconds, and is made of, would fill its own log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +137,7 @@ class Control:
     operate: Operate
     admin: Admin
     events: Events
+    logs: Logs
     disk: Disk | None = None
     media: Media = field(default_factory=Media)
 
@@ -98,8 +164,8 @@ def build(
     models = Models(live, supervisor, int(time.time()))
     operate, admin, events = control.operate, control.admin, control.events
     gate, requests = Gate(lambda: live.now.server), Requests()
-    tokens = Tokens(live, supervisor)
     media = control.media
+    tokens, caches = Tokens(live, supervisor, media), Caches(live, supervisor)
     responses = Responses(live, supervisor, tasks, metrics, media, control.disk)
     routes = [
         *(
@@ -118,8 +184,13 @@ def build(
         _route("/v1/messages/count_tokens", tokens.count, POST, ASK),
         _route("/tokenize", tokens.tokenize, POST, ASK),
         _route("/detokenize", tokens.detokenize, POST, ASK),
+        _actions("/v1/cache/stats", ASK, GET=caches.stats),
+        _actions("/v1/cache/prefix", MANAGE, DELETE=caches.clear_prefix),
+        _actions("/v1/cache", MANAGE, DELETE=caches.clear),
+        _route("/v1/requests", requests.index, GET),
         _actions("/v1/requests/{id}/cancel", POST=requests.cancel),
         _actions("/v1/requests/{id}", DELETE=requests.cancel),
+        _route("/v1/audio/voices", speech.Voices(live, supervisor), GET),
         _route("/v1/models", models.index, GET),
         _actions("/v1/models/{model:path}/load", MANAGE, POST=admin.load),
         _actions("/v1/models/{model:path}/unload", MANAGE, POST=admin.unload),
@@ -132,9 +203,12 @@ def build(
         _route("/metrics", operate.metrics, GET),
         _route("/v1/status", operate.status, GET),
         _route("/openapi.json", openapi_document, GET),
+        _route("/", web.page, GET),
+        _route("/web/{name}", web.asset, GET),
         _actions("/admin/reload", ADMIN, POST=admin.reload),
         _route("/admin/explain", admin.explain, GET, ADMIN),
         _actions("/admin/events", ADMIN, GET=events.all),
+        _actions("/admin/logs", ADMIN, GET=control.logs),
     ]
     return Application(Routes(routes, redirect_slashes=False), metrics, gate, requests)
 
@@ -253,10 +327,8 @@ class Application:
     def _note(self, scope: Scope, state: dict[str, Any], status: int, seconds: float) -> None:
         route, model, error, key = state["route"], state["model"], state["error"], state["key"]
         outcome = error or str(status)
-        self._metrics.requests.labels(route, model, outcome).inc()
-        if model:  # a histogram is many series: not one more for each way to be refused
-            self._metrics.request_seconds.labels(route, model).observe(seconds)
-        quiet = route in PROBES and not error and status < 400
+        self._metrics.answered(route, model, outcome, seconds)
+        quiet = route in PROBES | WATCHING and not error and status < 400
         log.log(
             logging.DEBUG if quiet else logging.INFO,
             "%s %s %s%s%s%s %.3f s %s",
@@ -268,7 +340,29 @@ class Application:
             f" key={key}" if key else "",
             seconds,
             state["request_id"],
+            extra={"fields": _fields(scope, state, status, seconds)},
         )
+
+
+def _fields(scope: Scope, state: dict[str, Any], status: int, seconds: float) -> dict[str, Any]:
+    """What programs that read the log look for; what a request does not have is left out."""
+    fields = {
+        "request_id": state["request_id"],
+        "method": scope["method"],
+        "route": state["route"],
+        "status": status or 499,
+        "code": state["error"],
+        "model": state["model"],
+        "key": state["key"],
+        "duration_s": round(seconds, 4),
+        "ttft_s": state.get("ttft_s"),
+    }
+    finished: wire.Finished | None = state.get("finished")
+    if finished is not None:
+        fields |= msgspec.structs.asdict(finished.usage)
+        times = msgspec.structs.asdict(finished.timings)
+        fields |= {name: round(value, 4) for name, value in times.items()}
+    return {name: value for name, value in fields.items() if value not in ("", None)}
 
 
 def _linger(scope: Scope, receive: Receive) -> Callable[[], Awaitable[None]] | None:

@@ -14,21 +14,28 @@ from pathlib import Path
 from gateway import __version__, app
 from gateway.api.admin import Admin
 from gateway.api.events import EventBus, Events
+from gateway.api.logs import Logs
 from gateway.api.media import Media
 from gateway.api.operate import Operate
 from gateway.api.responses_disk import Disk
+from gateway.awake import Awake, caffeinate
 from gateway.errors import Draining, Refusal
 from gateway.journal import Journal
+from gateway.logs.setup import Logging
 from gateway.metrics import Metrics
-from gateway.registry.places import Places
+from gateway.registry.last_good import LastGood
+from gateway.registry.places import Places, last_good_path
+from gateway.registry.problems import Problem
 from gateway.registry.remembered import Remembered
 from gateway.reload import Read, Reloader, setup
 from gateway.rundir import RunDir
 from gateway.security.media import sweep
 from gateway.served import Live, Served
 from gateway.server import Server as Listener
+from gateway.supervisor import prompt_folders
 from gateway.supervisor.probe import Probe, ScriptedProbe, SystemProbe
 from gateway.supervisor.process import end_survivors
+from gateway.supervisor.prompt_folders import disk_cache
 from gateway.supervisor.supervisor import Supervisor
 from gateway.supervisor.tasks import Tasks
 
@@ -36,6 +43,7 @@ log = logging.getLogger("gateway")
 
 DRAIN_RETRY_S = 5.0
 MEMORY_EVERY_S = 2.0
+AWAKE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +51,14 @@ class Plan:
     """Everything `serve` was told, checked: what to serve, from which file, where to keep state.
 
     `read` loads the registry again, flags and variables applied; None when there is no file.
+    `refused` is what is wrong with the file where `served` is not what it says.
     """
 
     served: Served
     config: Path | None
     read: Callable[[], Read] | None
     places: Places
+    refused: tuple[Problem, ...] = ()
 
 
 async def serve(plan: Plan, listener: socket.socket, run_dir: RunDir) -> None:
@@ -56,41 +66,92 @@ async def serve(plan: Plan, listener: socket.socket, run_dir: RunDir) -> None:
     survivors = end_survivors(run_dir.engines())
     if survivors:
         log.warning("ended engines of an earlier life: pids %s", survivors)
-    metrics, tasks, live = Metrics(), Tasks(), Live(plan.served)
-    metrics.count_lost_lines(logging.getLogger())
-    probe = _probe(plan.served)
-    sizes = Remembered(plan.places.state / "sizes.json")
-    if (problem := sizes.read()) is not None:
-        log.warning("%s", problem)
-    bus = EventBus()
-    journal = Journal(metrics, live, run_dir, sizes, tasks, bus)
-    supervisor = Supervisor(setup(plan.served), probe, sizes, tasks, journal)
-    reloader = Reloader(plan.read, live, supervisor, journal)
-    operate = Operate(live, supervisor, probe, metrics, reloader)
-    admin = Admin(live, supervisor, reloader, tasks, bus)
-    events = Events(live, supervisor, tasks, bus)
-    control = app.Control(operate, admin, events, _disk(plan), _media(run_dir))
-    asgi = app.build(live, supervisor, tasks, metrics, control)
-    stop_listening = asyncio.Event()
-    with _signals(reloader) as asked:
-        _announce(run_dir, _url(listener))
+    logs = _logging(plan)
+    try:
+        gateway = _Gateway(plan, run_dir, logs)
+        with _signals(gateway.reloader) as asked:
+            _announce(run_dir, _url(listener))
+            await gateway.run(listener, asked)
+        run_dir.clear()
+        log.info("stopped")
+    finally:
+        logs.close()
+
+
+class _Gateway:
+    """Every part of a gateway, built once and run once."""
+
+    def __init__(self, plan: Plan, run_dir: RunDir, logs: Logging) -> None:
+        self._plan = plan
+        self._live = live = Live(plan.served)
+        self._tasks = tasks = Tasks()
+        metrics, bus = Metrics(), EventBus()
+        metrics.count_lost_lines(logging.getLogger(), lambda: logs.files.lost)
+        metrics.registry_read(good=not plan.refused)
+        probe, sizes = _probe(plan.served), _sizes(plan)
+        self._journal = Journal(metrics, live, run_dir, sizes, tasks, bus)
+        self._journal.pass_on(logs.heard)
+        self._supervisor = Supervisor(setup(plan.served), probe, sizes, tasks, self._journal)
+        supervisor = self._supervisor
+        self.reloader = _reloader(plan, live, supervisor, self._journal, logs)
+        self._log_route = Logs(live, tasks, logs.book)
+        self._disk = _disk(plan)
+        control = app.Control(
+            Operate(live, supervisor, probe, metrics, self.reloader),
+            Admin(live, supervisor, self.reloader, tasks, bus),
+            Events(live, supervisor, tasks, bus),
+            self._log_route,
+            self._disk,
+            _media(run_dir),
+        )
+        self._asgi = app.build(live, supervisor, tasks, metrics, control)
+
+    async def run(self, listener: socket.socket, asked: _Asked) -> None:
+        """Until it is asked to stop, and until everything has ended that it started."""
+        stop = asyncio.Event()
+        supervisor, live = self._supervisor, self._live
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(Listener(asgi, listener).run(stop_listening))
-                group.create_task(_look_at_memory(supervisor, journal, stop_listening))
-                group.create_task(reloader.run(plan.config, stop_listening))
+                group.create_task(Listener(self._asgi, listener).run(stop))
+                group.create_task(_look_at_memory(supervisor, self._journal, stop))
+                group.create_task(_stay_awake(live, supervisor, stop))
+                group.create_task(self.reloader.run(self._plan.config, stop))
+                group.create_task(_sweep_prompts(self._plan.served))
                 supervisor.preload()
                 await asked.term.wait()
                 drain_s = live.now.server.drain_s
-                journal.draining(drain_s)
+                self._journal.draining(drain_s)
                 await _drain(supervisor, drain_s, asked)
-                journal.closed()
-                stop_listening.set()
+                self._journal.closed()
+                self._log_route.close()
+                stop.set()
         finally:
             await supervisor.shutdown()
-            await _close(tasks, control.disk)
-    run_dir.clear()
-    log.info("stopped")
+            await _close(self._tasks, self._disk)
+
+
+def _sizes(plan: Plan) -> Remembered:
+    sizes = Remembered(plan.places.state / "sizes.json")
+    if (problem := sizes.read()) is not None:
+        log.warning("%s", problem)
+    return sizes
+
+
+def _logging(plan: Plan) -> Logging:
+    server = plan.served.server
+    logs = Logging(plan.places.logs / "engines")
+    logs.begin(Path(server.log_file).expanduser() if server.log_file else None, server.log_format)
+    return logs
+
+
+def _reloader(
+    plan: Plan, live: Live, supervisor: Supervisor, journal: Journal, logs: Logging
+) -> Reloader:
+    last_good = LastGood(last_good_path(plan.places))
+    reloader = Reloader(plan.read, live, supervisor, journal, last_good, logs.use)
+    if plan.refused:
+        reloader.refused_at_start(plan.refused)
+    return reloader
 
 
 def _disk(plan: Plan) -> Disk | None:
@@ -148,6 +209,33 @@ async def _look_at_memory(supervisor: Supervisor, journal: Journal, stop: asynci
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MEMORY_EVERY_S):
                 await stop.wait()
+
+
+async def _sweep_prompts(served: Served) -> None:
+    """What has grown too old on disk; engines see to their own files only."""
+    if served.prompts is None:
+        return
+    told = (disk_cache(served.prompts, model) for model in served.router.models)
+    ages_s = {Path(disk.folder): disk.max_age_s for disk in told if disk is not None}
+    try:
+        removed = await asyncio.to_thread(prompt_folders.sweep, served.prompts, ages_s)
+    except OSError as error:
+        log.warning("cannot look for old prompts in %s: %s", served.prompts, error)
+        return
+    if removed:
+        log.info("removed %d prompts from disk that nobody has used for long", removed)
+
+
+async def _stay_awake(live: Live, supervisor: Supervisor, stop: asyncio.Event) -> None:
+    awake = Awake(caffeinate())
+    try:
+        while not stop.is_set():
+            await awake.look(busy=supervisor.serving and live.now.server.prevent_sleep)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AWAKE_EVERY_S):
+                    await stop.wait()
+    finally:
+        await awake.close()
 
 
 async def _drain(supervisor: Supervisor, drain_s: float, asked: _Asked) -> None:

@@ -19,8 +19,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gateway.logs.lines import Form
 from gateway.registry.diff import Plan, compare
 from gateway.registry.find import recheck
+from gateway.registry.last_good import LastGood
 from gateway.registry.problems import Problem
 from gateway.registry.schema import Manager
 from gateway.residency import Policy
@@ -28,12 +30,15 @@ from gateway.served import Live, Served
 from gateway.supervisor.standby import default_count
 from gateway.supervisor.supervisor import Setup, Supervisor
 from gateway.supervisor.watch import Patience
+from gateway.threads import in_thread
 from gateway.watcher import digest, watch_file
 
 log = logging.getLogger("gateway.reload")
 
 FILE_CHANGED = "the file changed"
 FILES_EVERY_S = 2.0
+STOP_S = 2.0
+"""How long a reload at hand may still take at the end; what reads a dead volume is left behind."""
 
 NO_FILE = Problem(
     "error", "", 0, "", "the gateway was started without a registry file; start it with one"
@@ -77,18 +82,30 @@ class Reloader:
     """Owns what is in force: nothing else sets `live.now`."""
 
     def __init__(
-        self, read: Callable[[], Read] | None, live: Live, supervisor: Supervisor, notes: Notes
+        self,
+        read: Callable[[], Read] | None,
+        live: Live,
+        supervisor: Supervisor,
+        notes: Notes,
+        last_good: LastGood | None = None,
+        use_log_format: Callable[[Form], None] = lambda form: None,
     ) -> None:
         self.last: Outcome | None = None
         self._read = read
         self._live = live
         self._supervisor = supervisor
         self._notes = notes
+        self._last_good = last_good
+        self._use_log_format = use_log_format
         self._one_at_a_time = asyncio.Lock()
         self._asked: list[str] = []
         self._wake = asyncio.Event()
         self._config: Path | None = None
         self._seen: str | None = None
+
+    def refused_at_start(self, problems: tuple[Problem, ...]) -> None:
+        """The file is broken, and what is in force is the last good copy of it, or nothing."""
+        self._note(Outcome("refused", "start", time.time(), None, problems))
 
     def ask(self, cause: str) -> None:
         """Reload soon; asking again before that changes nothing."""
@@ -96,18 +113,26 @@ class Reloader:
         self._wake.set()
 
     async def run(self, config: Path | None, stop: asyncio.Event) -> None:
-        """Serves `ask`, and watches the file, until `stop` is set."""
+        """Serves `ask`, and watches the file, until `stop` is set and at most `STOP_S` longer."""
         async with asyncio.TaskGroup() as group:
+            work = group.create_task(self._work(config, stop))
+            await stop.wait()
+            self.ask("")
+            await asyncio.wait([work], timeout=STOP_S)
+            work.cancel()
+
+    async def _work(self, config: Path | None, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            if self.last is None:
+                await self._keep()
             if config is not None and self._read is not None:
                 self._config = config
-                self._seen = await asyncio.to_thread(digest, config)
+                self._seen = await in_thread(digest, config)
                 group.create_task(
                     watch_file(config, lambda: self.ask(FILE_CHANGED), stop, known=self._seen)
                 )
                 group.create_task(self._look_for_files(config.parent.absolute(), stop))
             group.create_task(self._serve_asks())
-            await stop.wait()
-            self.ask("")
 
     async def _serve_asks(self) -> None:
         while True:
@@ -126,13 +151,13 @@ class Reloader:
         """Whether somebody else's reload has read the saved file before the watch told of it."""
         if set(causes) != {FILE_CHANGED} or self._config is None:
             return False
-        return await asyncio.to_thread(digest, self._config) == self._seen
+        return await in_thread(digest, self._config) == self._seen
 
     async def _look_for_files(self, base: Path, stop: asyncio.Event) -> None:
         """Reloads once a model's files are there that were missing: a volume, a download."""
         told: frozenset[str] = frozenset()
         while not stop.is_set():
-            there = await asyncio.to_thread(_with_files, self._live.now, base)
+            there = await in_thread(_with_files, self._live.now, base)
             if there - told:
                 self.ask(f"the files of {', '.join(sorted(there - told))} are there")
             told = there
@@ -146,9 +171,20 @@ class Reloader:
             if self._read is None:
                 return self._note(Outcome("refused", cause, time.time(), None, (NO_FILE,)))
             if self._config is not None:
-                self._seen = await asyncio.to_thread(digest, self._config)
-            read = await asyncio.to_thread(self._read)
-            return self._note(self._apply(read, cause))
+                self._seen = await in_thread(digest, self._config)
+            read = await in_thread(self._read)
+            outcome = self._note(self._apply(read, cause))
+            if outcome.result != "refused":
+                await self._keep()
+            return outcome
+
+    async def _keep(self) -> None:
+        """Has what is in force outlast a file that gets broken."""
+        text = self._live.now.loaded.text
+        if self._last_good is None or not text:
+            return
+        if (problem := await in_thread(self._last_good.keep, text)) is not None:
+            log.warning("%s", problem)
 
     def _apply(self, read: Read, cause: str) -> Outcome:
         if read.served is None:
@@ -157,6 +193,7 @@ class Reloader:
         self._supervisor.reload(setup(read.served), frozenset(plan.names("restarted")))
         self._live.now = read.served
         logging.getLogger().setLevel(read.served.server.log_level.upper())
+        self._use_log_format(read.served.server.log_format)
         result = "unchanged" if plan.empty else "applied"
         return Outcome(result, cause, time.time(), plan, read.problems)
 
@@ -190,7 +227,10 @@ def setup(served: Served) -> Setup:
     budget = served.loaded.budget_bytes
     assert budget is not None
     standby = default_count() if manager.standby is None else manager.standby
-    return Setup(served.router.models, _policy(manager, budget), _patience(manager), standby)
+    patience, slots = _patience(manager), manager.prefill_slots
+    return Setup(
+        served.router.models, _policy(manager, budget), patience, standby, slots, served.prompts
+    )
 
 
 def _policy(manager: Manager, budget_bytes: int) -> Policy:

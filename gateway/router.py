@@ -9,6 +9,15 @@ from gateway.errors import Forbidden, InvalidRequest, ModelNotFound
 from gateway.registry.find import Model
 from gateway.registry.schema import Kind
 
+_FOR: dict[Kind, str] = {
+    "text": "chat and completions (/v1/chat/completions and others)",
+    "vision": "chat with images (/v1/chat/completions and others)",
+    "embedding": "embeddings (/v1/embeddings)",
+    "rerank": "ranking documents (/v1/rerank)",
+    "transcription": "transcribing audio (/v1/audio/transcriptions)",
+    "speech": "speaking texts (/v1/audio/speech)",
+}
+
 MATCHES = 3
 NAME_CHARS = 100
 
@@ -41,14 +50,10 @@ class Router:
         `others` are kinds that can do it too.
         """
         model = self.find(name)
-        if model.entry.kind not in (kind, *others):
+        own = model.entry.kind or "text"
+        if own not in (kind, *others):
             raise InvalidRequest(
-                f"model {name!r} is a {model.entry.kind} model and does not do {kind}",
-                param="model",
-            )
-        if model.entry.kind == "vision" and model.entry.engine != "scripted":
-            raise InvalidRequest(
-                f"model {name!r} is a vision model, and there is no engine for these yet",
+                f"model {name!r} is for {_FOR[own]}, not for {_FOR[kind]}",
                 param="model",
             )
         return model

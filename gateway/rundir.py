@@ -11,8 +11,11 @@ import fcntl
 import json
 import os
 from pathlib import Path
+from threading import Lock
 
 MODE = 0o700
+CLEAR_S = 2.0
+"""How long the end waits for a write that a thread is at."""
 
 
 class AlreadyRunning(Exception):
@@ -29,6 +32,8 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         path.mkdir(mode=MODE, parents=True, exist_ok=True)
         self.path = path
+        self._over = False
+        self._writing = Lock()
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,16 +65,23 @@ class RunDir:
             return []  # nothing was running, or nothing that can be known
 
     def write_engines(self, engines: list[tuple[int, float]]) -> None:
-        self._replace("engines.json", json.dumps(engines))
+        """Safe in any thread; once the directory is cleared it writes nothing."""
+        with self._writing:
+            if not self._over:
+                self._replace("engines.json", json.dumps(engines))
 
     def clear(self) -> None:
         """At an orderly end nothing is left to tell.
 
         What cannot be removed does no harm: no engine has these pids and creation times any more.
         """
+        self._over = True
+        written = self._writing.acquire(timeout=CLEAR_S)
         for name in ("address", "engines.json"):
             with contextlib.suppress(OSError):
                 (self.path / name).unlink(missing_ok=True)
+        if written:
+            self._writing.release()
 
     def close(self) -> None:
         os.close(self._lock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from gateway.registry.load import Loaded
 from gateway.registry.schema import Server
@@ -13,12 +14,14 @@ from gateway.router import Router
 class Served:
     """One registry in force: its models by name and the server settings that a reload may change.
 
-    `server` has flags and variables applied, `loaded` is what the file said.
+    `server` has flags and variables applied, `loaded` is what the file said. `prompts` is the
+    folder in which models may keep prompts; None is nowhere.
     """
 
     loaded: Loaded
     router: Router
     server: Server
+    prompts: Path | None = None
 
     @property
     def configured_budget_bytes(self) -> int:

@@ -18,6 +18,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.threads import in_thread
+
 log = logging.getLogger("gateway.watcher")
 
 QUIET_S = 0.2
@@ -99,7 +101,7 @@ async def watch_file(
     """
     # It says "1 change detected" at info, for every file of the folder.
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    first = await asyncio.to_thread(digest, path)
+    first = await in_thread(digest, path)
     settling = Settling(first if known is None else known)
     gone = False
     async with contextlib.aclosing(_wakeups(path, stop)) as wakeups:
@@ -116,7 +118,7 @@ async def _settled(
     """Looks until there is nothing to wait for; returns the digest of the last look."""
     now = asyncio.get_running_loop().time
     while True:
-        content = await asyncio.to_thread(digest, path)
+        content = await in_thread(digest, path)
         look = settling.see(content, now())
         if look.changed:
             changed()

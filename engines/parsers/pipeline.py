@@ -29,10 +29,11 @@ _NO_TOOLS = ToolFormat(names=("none",))
 class Pipeline:
     """Takes one answer apart. Raises `ValueError` when made with a name that no family has.
 
-    `tool` and `reasoning` are names of families, None where there is none. With a tool family
-    alone, a tagged trace is split off all the same: a call that was drafted there must not run.
-    `tools` are the request's tools in the OpenAI form. `prompt_tail` is the end of the rendered
-    prompt, which may have opened a trace or a header. `special_tokens` are the tokenizer's: if
+    `tool` and `reasoning` are names of families, None where there is none; a tool family that is
+    in no table comes as its format. With a tool family alone, a tagged trace is split off all the
+    same: a call that was drafted there must not run. `tools` are the request's tools in the OpenAI
+    form. `prompt_tail` is the end of the rendered prompt, which may have opened a trace or a
+    header. `special_tokens` are the tokenizer's: if
     `feed` is told which pieces are special tokens, their spelling in text is only text.
     `new_call_id` makes ids of the form `call_` and 24 hex digits.
 
@@ -40,7 +41,7 @@ class Pipeline:
     arguments longer than `call_hold` characters stream instead, 0 streams from the first.
     """
 
-    tool: str | None
+    tool: str | ToolFormat | None
     reasoning: str | None
     tools: Sequence[Mapping[str, Any]]
     stops: Sequence[str]
@@ -60,7 +61,8 @@ class Pipeline:
         self._scanner = StopScanner(self.stops) if any(self.stops) else None
 
     def _make_machine(self) -> Machine | None:
-        tool = registry.tool_format(self.tool) or _NO_TOOLS
+        given = self.tool
+        tool = given if isinstance(given, ToolFormat) else registry.tool_format(given) or _NO_TOOLS
         reasoning = registry.reasoning_format(self.reasoning)
         if tool is _NO_TOOLS and reasoning is None:
             return None

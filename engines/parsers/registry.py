@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from engines.parsers import reasoning, tools
+from engines.parsers import reasoning, tools, upstream
 from engines.parsers.formats import Hints, ReasoningFormat, ToolFormat
 
 _Format = TypeVar("_Format", ToolFormat, ReasoningFormat)
@@ -34,7 +34,7 @@ def names() -> Names:
 
 
 def tool_format(name: str | None) -> ToolFormat | None:
-    """The family of `name`. Raises `ValueError` for an unknown name."""
+    """The family of `name`. Raises `ValueError` for an unknown name, and for mlx-lm's own."""
     return _find(_TOOLS, name, "tool")
 
 
@@ -46,10 +46,19 @@ def reasoning_format(name: str | None) -> ReasoningFormat | None:
 def _find(table: Mapping[str, _Format], name: str | None, kind: str) -> _Format | None:
     if name is None:
         return None
+    if name in upstream.NAMES and kind == "tool":
+        raise ValueError(f"the tool parser {name!r} is mlx-lm's own, and only text models have it")
     if name not in table:
         known = ", ".join(sorted(table))
         raise ValueError(f"there is no {kind} parser {name!r}; known are {known}")
     return table[name]
+
+
+def markers() -> frozenset[str]:
+    """What begins or ends calls and traces in any family; punctuation is left out."""
+    tags = {tag for each in reasoning.FORMATS for pair in each.tags for tag in pair}
+    calls = {marker for each in tools.FORMATS for marker in (*each.openers, *each.closers)}
+    return frozenset(marker for marker in tags | calls if marker.startswith(("<", "[")))
 
 
 def infer(template: str, vocabulary: Collection[str]) -> tuple[str | None, str | None]:

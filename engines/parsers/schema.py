@@ -32,11 +32,18 @@ class Tools:
     def __bool__(self) -> bool:
         return bool(self._parameters)
 
+    def functions(self) -> list[dict[str, Any]]:
+        """The tools in the OpenAI form, each with parameters."""
+        return [
+            {"type": "function", "function": {"name": name, "parameters": dict(parameters)}}
+            for name, parameters in self._parameters.items()
+        ]
+
     def declares(self, name: str) -> bool:
         return name in self._parameters
 
     def declares_key(self, name: str, key: str) -> bool:
-        return key in _properties(self._parameters.get(name, {}))
+        return key in properties(self._parameters.get(name, {}))
 
     def value(self, name: str, key: str, text: str, *, guess: bool = False) -> str:
         """`text`, the value of argument `key` of tool `name`, as JSON text.
@@ -45,7 +52,7 @@ class Tools:
         is an object or array if it reads as one, and with `guess` also any other JSON value.
         """
         root = self._parameters.get(name, {})
-        types = _types(_properties(root).get(key), root, 0)
+        types = types_of(properties(root).get(key), root)
         tried = types | {"null"} if types - {"string"} else types
         for kind, convert in _CONVERSIONS.items():
             if kind in tried and (found := convert(text)) is not None:
@@ -56,29 +63,43 @@ class Tools:
         return undeclared if undeclared and (guess or undeclared[0] in "{[") else dump(text)
 
 
-def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+def properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     found = schema.get("properties")
     return found if isinstance(found, Mapping) else {}
 
 
+def types_of(schema: Any, root: Mapping[str, Any]) -> set[str]:
+    """Every type that `schema`, a part of `root`, allows, as far as it says so."""
+    return _types(schema, root, 0)
+
+
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
-    """Every type that `schema` allows, as far as it says so."""
     if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return set()
     named = schema.get("type")
-    types = {named} if isinstance(named, str) else set(named or ())
-    types |= {_KINDS.get(type(value), "string") for value in schema.get("enum") or ()}
+    types = {named} if isinstance(named, str) else set(filter(_is_text, _items(schema, "type")))
+    types |= {_KINDS.get(type(value), "string") for value in _items(schema, "enum")}
     if "const" in schema:
         types.add(_KINDS.get(type(schema["const"]), "string"))
     for word in ("anyOf", "oneOf", "allOf"):
-        for choice in schema.get(word) or ():
+        for choice in _items(schema, word):
             types |= _types(choice, root, depth + 1)
     if isinstance(reference := schema.get("$ref"), str):
-        types |= _types(_resolve(reference, root), root, depth + 1)
+        types |= _types(resolve(reference, root), root, depth + 1)
     return types
 
 
-def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
+def _items(schema: Mapping[str, Any], keyword: str) -> Sequence[Any]:
+    """The list under `keyword`; clients send anything there."""
+    found = schema.get(keyword)
+    return found if isinstance(found, list) else ()
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def resolve(reference: str, root: Mapping[str, Any]) -> Any:
     """The part of `root` that a local reference like `#/$defs/unit` names."""
     found: Any = root
     for step in reference.removeprefix("#/").split("/"):

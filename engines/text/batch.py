@@ -2,7 +2,10 @@
 
 The work thread owns everything here; the waiting calls and the rows are changed nowhere else. Rows
 join and leave between any two steps. A step is one decode step for every row and at most one
-prefill chunk for each of the few rows in prefill.
+prefill chunk for each of the few rows in prefill, sized by `StepSizer`.
+
+Calls start in their order, but for those whose long prompt waits for its turn among the engines:
+others pass them. A call that has no room holds up all behind it, so that none waits for ever.
 
 The choices of one call share one prefill: the first fills the cache, and its siblings join with
 copies of that as room allows. Copies share their buffers until they are written to.
@@ -16,23 +19,30 @@ from __future__ import annotations
 import copy
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 from mlx_lm.generate import BatchGenerator
+from mlx_lm.models.cache import make_prompt_cache
 
 from engines import wire
-from engines.base import Emit
+from engines.base import Emit, EngineError
 from engines.text.calls import Call, Row
+from engines.text.disk_cache import DiskCache
 from engines.text.limits import DeviceMemory
 from engines.text.logprobs import Drawn, drawn
 from engines.text.model import LoadedModel
+from engines.text.pacing import StepSizer
 from engines.text.processors import Processor
-from engines.text.prompt_cache import Layers, PromptCache
+from engines.text.prompt_cache import Layers
 from engines.text.sampling import Sampler
+from engines.text.segments import always_trimmable, cut
 from engines.text.serial import SerialGenerator
+from engines.text.tiers import PromptTiers
+from engines.text.warming import Warming
+from engines.turns import LONG, PrefillTurn
 
 _log = logging.getLogger(__name__)
 
@@ -45,11 +55,16 @@ that a short prompt is not stuck behind a long one."""
 
 
 class Generator(Protocol):
-    """What is used of `mlx_lm.generate.BatchGenerator`."""
+    """What is used of `mlx_lm.generate.BatchGenerator`.
 
-    def insert(
+    `prefill_step_size` is read at each step, up to the one it was built with.
+    """
+
+    prefill_step_size: int
+
+    def insert_segments(
         self,
-        prompts: Sequence[list[int]],
+        segments: Sequence[list[list[int]]],
         *,
         max_tokens: Sequence[int],
         caches: Sequence[Layers | None],
@@ -57,7 +72,7 @@ class Generator(Protocol):
         samplers: Sequence[Sampler],
         logits_processors: Sequence[list[Processor]],
     ) -> list[int]: ...
-    def next(self) -> tuple[Iterable[Any], Sequence[Any]]: ...
+    def next(self) -> tuple[Sequence[Any], Sequence[Any]]: ...
     def extract_cache(self, uids: Sequence[int]) -> dict[int, tuple[Layers, list[int]]]: ...
     def remove(
         self, uids: Sequence[int], return_prompt_caches: bool = False
@@ -79,10 +94,17 @@ class Batch:
     """Runs calls on one loaded model and emits their events."""
 
     def __init__(
-        self, loaded: LoadedModel, prefill_step_size: int, memory: DeviceMemory, emit: Emit
+        self,
+        loaded: LoadedModel,
+        sizer: StepSizer,
+        memory: DeviceMemory,
+        emit: Emit,
+        disk: DiskCache | None = None,
     ) -> None:
         self._loaded = loaded
-        self._prefill_step_size = prefill_step_size
+        self._sizer = sizer
+        self._turn = PrefillTurn(emit)
+        self._stalled = False
         self._memory = memory
         self._emit = emit
         self._max_rows = MAX_ROWS if loaded.batchable else 1
@@ -90,7 +112,10 @@ class Batch:
         self._running: dict[int, Call] = {}
         self._siblings: deque[_Sibling] = deque()
         self._rows: dict[int, Row] = {}
-        self._prompts = PromptCache(memory.limits.prompt_cache_bytes, _evaluate)
+        self._prompts = PromptTiers(memory.limits.prompt_cache_bytes, _evaluate, disk)
+        self._warming = Warming(self._prompts, self._turn)
+        self.segmented = not always_trimmable(make_prompt_cache(loaded.model))
+        """Prompts are worth cutting at their boundaries, as caches cannot be cut back to them."""
         self._generator = memory.construct(self._build)
 
     @property
@@ -102,6 +127,13 @@ class Batch:
         return len(self._waiting)
 
     @property
+    def busy(self) -> bool:
+        """Whether a step has anything to do: not while every call waits for the turn."""
+        if self._running or self._waiting:
+            return not self._stalled
+        return self._warming.busy
+
+    @property
     def kv_bytes(self) -> int:
         """Key-value caches of the running rows, padding included, and of prompts to be shared."""
         shared = {id(sibling.layers): sibling.layers or () for sibling in self._siblings}
@@ -109,14 +141,27 @@ class Batch:
         return int(self._generator.prompt_cache_nbytes) + waiting
 
     @property
-    def prompts(self) -> PromptCache:
+    def prompts(self) -> PromptTiers:
         return self._prompts
 
+    def warm(self, tokens: list[int]) -> None:
+        """Takes a prompt into the cache once no call wants the model. Raises `EngineError`."""
+        self._warming.add(tokens)
+
     def add(self, call: Call) -> None:
+        self._warming.pause(self._generator)
         self._waiting.append(call)
+        self._stalled = False
+
+    def take_turn(self) -> None:
+        """The call that waits for the turn may start."""
+        self._turn.take()
+        self._warming.take_turn()
+        self._stalled = False
 
     def cancel(self, call_id: int) -> None:
         """Ends a call at once; what it computed is kept for a later prompt."""
+        self._stalled = False
         for call in self._waiting:
             if call.id == call_id:
                 self._waiting.remove(call)
@@ -136,10 +181,16 @@ class Batch:
         """One step of the generator, after letting in the rows that there is room for."""
         while self._siblings and self._admits(self._siblings[0].row):
             self._join(self._siblings.popleft())
-        while self._waiting and not self._siblings and self._admits(self._waiting[0].rows[0]):
-            self._start(self._waiting.popleft())
+        while not self._siblings and (call := self._next()) is not None:
+            self._waiting.remove(call)
+            self._start(call)
+        if not self._rows:
+            self._stalled = bool(self._waiting)
+            if not self._waiting:
+                self._warm()
+            return
         try:
-            prompts, tokens = self._generator.next()
+            prompts, tokens = self._timed_step()
             logprobs = self._logprobs(tokens)
         except Exception as error:  # noqa: BLE001  whatever a model raises ends its calls only
             self._recover(error)
@@ -150,6 +201,7 @@ class Batch:
         over.update(uid for uid, row in self._rows.items() if row.call.failed)
         if over:
             self._take_out(sorted(over))
+        self._prompts.between_steps()
 
     def close(self) -> None:
         """Drops calls, generator and caches, without an event."""
@@ -157,11 +209,12 @@ class Batch:
         self._running.clear()
         self._siblings.clear()
         self._rows.clear()
+        self._warming.clear()
         self._generator.close()
-        self._prompts.set_limit(0)
+        self._prompts.close()
 
     def _build(self) -> Generator:
-        stops, step = sorted(self._loaded.tokenizer.eos_token_ids), self._prefill_step_size
+        stops, step = sorted(self._loaded.tokenizer.eos_token_ids), self._sizer.most
         if not self._loaded.batchable:
             return SerialGenerator(self._loaded.model, stop_tokens=stops, prefill_step_size=step)
         generator: Generator = BatchGenerator(
@@ -173,7 +226,52 @@ class Batch:
         )
         return generator
 
+    def _warm(self) -> None:
+        """One chunk of a prompt that is to be in the cache, as there are no calls."""
+        self._generator.prefill_step_size = self._sizer.size(1)
+        try:
+            self._warming.step(self._generator)
+        except Exception as error:  # noqa: BLE001  whatever a model raises ends this prompt only
+            self._recover(error)
+
+    def _timed_step(self) -> tuple[Sequence[Any], Sequence[Any]]:
+        """One step, from whose time the size of the next chunk follows."""
+        prefilling = sum(row.prefilling for row in self._rows.values())
+        self._generator.prefill_step_size = self._sizer.size(prefilling)
+        began = monotonic()
+        prompts, tokens = self._generator.next()
+        seconds = monotonic() - began
+        fed = [self._fed(response) for response in prompts if not response.end_of_prompt]
+        if fed:
+            self._sizer.took_in(max(fed) * len(fed), seconds, decoding=bool(tokens))
+        elif tokens and not prefilling:
+            self._sizer.decoded(seconds)
+        return prompts, tokens
+
+    def _fed(self, response: Any) -> int:
+        """Tokens of one prompt that the last step took in."""
+        row, done = self._rows[response.uid], response.progress[0]
+        row.fed, before = done, row.fed
+        return int(done - before)
+
     # --- joining ------------------------------------------------------------------------------
+
+    def _next(self) -> Call | None:
+        """The call that starts now, if any does."""
+        for call in self._waiting:
+            if not self._admits(call.rows[0]):
+                return None
+            if self._turn.ready(call.id, self._uncached(call)):
+                return call
+        return None
+
+    def _uncached(self, call: Call) -> int:
+        """Tokens that are left to prefill, as of when it could first start."""
+        if call.uncached is None:
+            call.uncached = len(call.prompt)
+            if call.uncached >= LONG:
+                call.uncached -= self._prompts.usable(call.prompt)
+        return call.uncached
 
     def _admits(self, row: Row) -> bool:
         rows = self._rows.values()
@@ -201,8 +299,9 @@ class Batch:
     def _insert(self, row: Row, layers: Layers | None, cached: int) -> None:
         shared = len(row.call.rows) > 1
         prompt = row.call.prompt
-        (uid,) = self._generator.insert(
-            [prompt[cached:]],
+        places = (place - cached for place in row.call.boundaries)
+        (uid,) = self._generator.insert_segments(
+            [cut(prompt[cached:], places)],
             max_tokens=[row.call.max_tokens],
             caches=[copy.deepcopy(layers) if shared else layers],
             all_tokens=[prompt[:cached]],
@@ -218,7 +317,12 @@ class Batch:
         if row is not call.rows[0]:
             return
         done, total = response.progress
+        if done >= total - 1:
+            self._turn.over(call.id)
         self._emit(wire.PromptProgress(call.id, call.cached + done, len(call.prompt)))
+        if call.cached + done in call.boundaries:
+            layers, tokens = self._generator.extract_cache([response.uid])[response.uid]
+            self._prompts.store(tokens, layers)
         if len(call.rows) > 1 and done == total - 1:
             layers, tokens = self._generator.extract_cache([response.uid])[response.uid]
             _evaluate(layers)
@@ -260,6 +364,9 @@ class Batch:
                 return
             for event in row.finish(reason or "stop"):
                 self._emit(event)
+        except EngineError as error:
+            self._fail(call, error.code, str(error))
+            return
         except Exception as error:  # noqa: BLE001  one call's text must not end the others
             _log.exception("call %d: its tokens cannot be turned into text", call.id)
             self._fail(call, "engine_error", f"its tokens cannot be turned into text: {error}")
@@ -281,6 +388,7 @@ class Batch:
     def _fail(self, call: Call, code: wire.FailureCode, message: str) -> None:
         """The end of a call; its rows are still to be taken out."""
         call.failed = True
+        self._turn.over(call.id)
         self._siblings = deque(kept for kept in self._siblings if kept.row.call is not call)
         self._running.pop(call.id, None)
         self._emit(wire.Failed(call.id, code, message, retryable=code == "engine_error"))
@@ -291,6 +399,7 @@ class Batch:
         lost = list(self._running.values())
         self._running.clear()
         self._rows.clear()
+        self._warming.lost()
         self._generator.close()
         self._generator = self._memory.construct(self._build)
         self._memory.give_back()

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from engines import wire
 from engines.answer import Answer
+from engines.base import EngineError
+from engines.text.constrain import Constraint
 from engines.text.detokenize import Detokenizer
 from engines.text.logprobs import Drawn
 from engines.text.processors import Processor
@@ -31,9 +33,13 @@ class Call:
     spell: Callable[[int], str]
     special: Callable[[int], str | None]
     submitted_at: float
+    boundaries: tuple[int, ...] = ()
+    """Places in the prompt at which its cache is kept, in tokens."""
     started_at: float = 0.0
     first_token_at: float | None = None
     cached: int = 0
+    uncached: int | None = None
+    """Prompt tokens that no cache held when it was first looked at; None before that."""
     rows: list[Row] = field(default_factory=list)
     unfinished: int = 0
     """Choices that have not ended."""
@@ -67,8 +73,11 @@ class Row:
     processors: list[Processor]
     detokenizer: Detokenizer
     answer: Answer
+    constraint: Constraint | None = None
     generated: int = 0
     prefilling: bool = True
+    fed: int = 0
+    """Tokens of its prompt that were taken in, those from a cache not counted."""
 
     @property
     def expected_length(self) -> int:
@@ -77,7 +86,8 @@ class Row:
         return len(self.call.prompt) + self.generated + min(left, HEADROOM_TOKENS)
 
     def show(self, token: int, drawn: Drawn | None) -> Sequence[wire.Delta]:
-        """What `token` makes visible."""
+        """What `token` makes visible. Raises `EngineError` if its grammar could not be kept."""
+        self._check_grammar()
         spelling = self.call.special(token)
         if spelling is None:
             text = self.detokenizer.add(token)
@@ -93,11 +103,23 @@ class Row:
         return [*before, *self.answer.add(spelling, True, logprobs=logprobs)]
 
     def finish(self, reason: str) -> Sequence[wire.Delta | wire.ChoiceFinished]:
-        """The last of the text, and the end: the model stopped, or "length" cut it."""
+        """The last of the text, and the end: the model stopped, or "length" cut it.
+
+        Raises `EngineError` if its grammar could not be kept.
+        """
+        self._check_grammar()
         deltas: list[wire.Delta | wire.ChoiceFinished] = []
         if not self.answer.over and (rest := self.detokenizer.finish()):
             deltas += self.answer.add(rest, False, tokens=0)
         return [*deltas, *self.answer.finish("length" if reason == "length" else "stop")]
+
+    def _check_grammar(self) -> None:
+        if self.constraint is not None and self.constraint.error is not None:
+            raise EngineError(
+                "unsupported",
+                f"the grammar of the answer was too much after {self.generated} tokens:"
+                f" {self.constraint.error}; make the schema or grammar simpler",
+            )
 
     def _logprob(self, text: str, drawn: Drawn) -> wire.TokenLogprob:
         best = drawn.best[: self.call.logprobs]

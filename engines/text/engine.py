@@ -6,23 +6,18 @@ Owned and driven by the work thread, like everything of this package.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from time import monotonic
 
 import mlx.core as mx
-import msgspec
 
 from engines import wire
-from engines.answer import Answer
-from engines.base import Emit, EngineError, Plain, Report, check_request, refuse_kind
+from engines.base import Emit, Plain, Report, refuse_kind
 from engines.text.batch import Batch
-from engines.text.calls import Call, Row
+from engines.text.intake import Intake
+from engines.text.keeping import cleared, open_disk, places, warm_prompt
 from engines.text.limits import DeviceMemory, Mlx
 from engines.text.model import LoadedModel, load
-from engines.text.parsing import Parsing
-from engines.text.processors import check_sampling, processors_for
-from engines.text.sampling import sampler_for
-from engines.text.vocabulary import Vocabulary, check_token_ids
+from engines.text.pacing import StepSizer
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +47,9 @@ class TextEngine(Plain):
         loaded = load(self._spec, report)
         if not loaded.batchable:
             _log.warning("the caches of this model cannot be batched: one call runs at a time")
-        batch = Batch(loaded, self._spec.prefill_step_size, self._memory, self._emit)
+        sizer = StepSizer(self._spec.step_target_s, self._spec.prefill_step_size)
+        disk = open_disk(self._spec.disk_cache)
+        batch = Batch(loaded, sizer, self._memory, self._emit, disk)
         self._serving = _Serving(loaded, batch, self._memory)
         applied = dict(self._memory.applied)
         if loaded.cast_bytes:
@@ -69,8 +66,15 @@ class TextEngine(Plain):
         """Answers a small question from the tokenizer. Raises `EngineError`."""
         serving = self._now_serving()
         if isinstance(question, wire.ClearCache):
-            return serving.batch.prompts.cleared(question.id)
-        return serving.vocabulary.answer(question, serving.context_length)
+            return cleared(serving.intake.vocabulary, serving.batch.prompts, question)
+        if isinstance(question, wire.Warm):
+            return serving.warm(question)
+        return serving.intake.vocabulary.answer(question, serving.context_length)
+
+    def take_turn(self) -> None:
+        """The call whose long prompt waits for it may start."""
+        if self._serving is not None:
+            self._serving.batch.take_turn()
 
     def cancel(self, call_id: int) -> None:
         """Ends a call with `Failed(code="cancelled")`; an unknown id is not an error."""
@@ -83,7 +87,7 @@ class TextEngine(Plain):
 
     @property
     def busy(self) -> bool:
-        return self.running + self.waiting > 0
+        return self._serving is not None and self._serving.batch.busy
 
     @property
     def running(self) -> int:
@@ -94,8 +98,14 @@ class TextEngine(Plain):
         return 0 if self._serving is None else self._serving.batch.waiting
 
     def idle(self) -> None:
-        """Gives freed buffers back to the system."""
+        """Gives freed buffers back to the system, and gets ready for grammars."""
         self._memory.give_back()
+        if self._serving is not None:
+            self._serving.intake.prepare()
+
+    def background(self) -> float | None:
+        """Writes a little of the prompt cache to disk, where that is wanted."""
+        return None if self._serving is None else self._serving.batch.prompts.background()
 
     def set_limits(self, limits: wire.Limits) -> None:
         """Applies new byte limits at once; running calls go on."""
@@ -145,9 +155,8 @@ class _Serving:
     def __init__(self, loaded: LoadedModel, batch: Batch, memory: DeviceMemory) -> None:
         self.loaded = loaded
         self.batch = batch
-        self.vocabulary = Vocabulary(loaded.tokenizer)
+        self.intake = Intake(loaded.tokenizer, loaded.vocabulary_size)
         self._memory = memory
-        self._parsing = Parsing(loaded.tokenizer, self.vocabulary)
 
     @property
     def context_length(self) -> int:
@@ -156,64 +165,14 @@ class _Serving:
         return self.loaded.kv.context(kv_bytes, most) if kv_bytes else most
 
     def submit(self, request: wire.Generate) -> None:
-        check_request(request)
-        check_sampling(request.sampling, self.loaded.vocabulary_size)
-        prompt = self._prompt(request)
-        call = Call(
-            id=request.id,
-            prompt=prompt,
-            max_tokens=self._room(len(prompt), request.max_tokens),
-            logprobs=request.logprobs,
-            spell=self.vocabulary.spell,
-            special=self.vocabulary.special.get,
-            submitted_at=monotonic(),
-        )
-        call.rows.extend(self._choices(request, call))
+        self.intake.check(request)
+        prompt = self.intake.prompt(request)
+        call = self.intake.call(request, prompt, self.context_length, monotonic())
+        if self.batch.segmented:
+            call.boundaries = places(self.intake.vocabulary, request, prompt)
         self.batch.add(call)
 
-    def _choices(self, request: wire.Generate, call: Call) -> Iterator[Row]:
-        pipelines = self._parsing.pipelines(request, call.prompt)
-        budgets = self._parsing.budgets(request, call.prompt)
-        for choice, pipeline in enumerate(pipelines):
-            sampling = request.sampling
-            if choice and sampling.seed is not None:
-                sampling = msgspec.structs.replace(sampling, seed=sampling.seed + choice)
-            yield Row(
-                call=call,
-                sampler=sampler_for(sampling),
-                processors=[*processors_for(sampling), *budgets[choice : choice + 1]],
-                detokenizer=self.vocabulary.detokenizers(),
-                answer=Answer(
-                    call.id,
-                    choice,
-                    pipeline,
-                    parallel=request.tool_choice.parallel,
-                    logprobs=request.logprobs is not None,
-                ),
-            )
-
-    def _prompt(self, request: wire.Generate) -> list[int]:
-        if request.token_ids is not None:
-            if not request.token_ids:
-                raise EngineError("invalid_request", "the prompt is empty")
-            check_token_ids(request.token_ids, self.loaded.vocabulary_size, "prompt: token id")
-            return list(request.token_ids)
-        if request.prompt is not None:
-            return self.vocabulary.text_prompt(request.prompt)
-        return self.vocabulary.chat_prompt(request)
-
-    def _room(self, prompt_tokens: int, max_tokens: int | None) -> int:
-        """Tokens the call may generate. Raises `EngineError` when the context cannot hold them."""
-        context = self.context_length
-        if max_tokens is not None and max_tokens < 1:
-            raise EngineError(
-                "invalid_request", f"max_tokens is {max_tokens}; it must be 1 or more"
-            )
-        if prompt_tokens + (max_tokens or 1) > context:
-            answer = "" if max_tokens is None else f" and max_tokens is {max_tokens}"
-            raise EngineError(
-                "context_length_exceeded",
-                f"the context length is {context} tokens, but the prompt has {prompt_tokens}"
-                f"{answer}, {prompt_tokens + (max_tokens or 1)} in all",
-            )
-        return context - prompt_tokens if max_tokens is None else max_tokens
+    def warm(self, question: wire.Warm) -> wire.Counted:
+        tokens = warm_prompt(self.intake.vocabulary, question, self.context_length)
+        self.batch.warm(tokens)
+        return wire.Counted(question.id, len(tokens))

@@ -81,20 +81,20 @@ def load(spec: wire.EngineSpec, report: Report) -> LoadedModel:
 
     Raises `LoadError` with a sentence for the operator.
     """
-    path = _checked_directory(spec.path)
+    path = checked_directory(spec.path)
     try:
         report(wire.Loading("reading configuration"))
         model, config = load_model(path, lazy=True, trust_remote_code=spec.trust_remote_code)
-        cast = _cast_half_precision(model)
+        cast = cast_half_precision(model)
         if cast:
             report(wire.Loading("casting float16 weights to float32, as this device is a CPU"))
-        weights = _materialise(model, report)
+        weights = materialise(model, report)
         report(wire.Loading("building tokenizer", weights, weights))
         tokenizer = build_tokenizer(path, config, spec.trust_remote_code)
         report(wire.Loading("first token", weights, weights))
         kv, vocabulary_size = _first_token(model)
     except Exception as error:  # a checkpoint can be wrong in any way
-        raise LoadError(_explain(path, error)) from error
+        raise LoadError(explain(path, error)) from error
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -116,7 +116,7 @@ def build_tokenizer(path: Path, config: dict[str, Any], trust_remote_code: bool)
     )
 
 
-def _checked_directory(name: str) -> Path:
+def checked_directory(name: str) -> Path:
     path = Path(name)
     if not path.is_dir():
         raise LoadError(f"{path} is not a directory; the engine loads local directories only")
@@ -127,12 +127,12 @@ def _checked_directory(name: str) -> Path:
     return path
 
 
-def _explain(path: Path, error: Exception) -> str:
+def explain(path: Path, error: Exception) -> str:
     detail = " ".join(str(error).split())[:500]
     return f"the model in {path} cannot be loaded: {type(error).__name__}: {detail}"
 
 
-def _cast_half_precision(model: Any) -> int:
+def cast_half_precision(model: Any) -> int:
     """On a CPU, where float16 is emulated, turns it into float32; returns the bytes this gives."""
     if mx.default_device() != mx.cpu:
         return 0
@@ -142,7 +142,7 @@ def _cast_half_precision(model: Any) -> int:
     return int(half) * 4
 
 
-def _materialise(model: Any, report: Report) -> int:
+def materialise(model: Any, report: Report) -> int:
     """Makes all parameters real, group by group; returns their bytes."""
     arrays = [array for _, array in tree_flatten(model.parameters())]
     total = sum(int(array.nbytes) for array in arrays)
@@ -176,10 +176,10 @@ def _first_token(model: Any) -> tuple[KvCost, int]:
     layers = make_prompt_cache(model)
     logits = model(mx.array([[0]]), cache=layers)
     mx.eval(logits)
-    return _kv_cost(layers), int(logits.shape[-1])
+    return kv_cost(layers), int(logits.shape[-1])
 
 
-def _kv_cost(layers: list[Any]) -> KvCost:
+def kv_cost(layers: list[Any]) -> KvCost:
     per_row = 0
     step = 1
     per_token: Counter[int | None] = Counter()

@@ -3,7 +3,7 @@
 A processor takes the row's tokens so far (prompt and answer, an array on the device) and its logits
 [1, vocabulary], and returns logits of the same type. It belongs to one row and sees its steps in
 order, the prompt first. None of them raises: an exception inside a step would spoil the batch.
-Only the budget waits for the device, and only in the rows that ask for one.
+Budgets and grammars wait for the device, and only in the rows that ask for one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,12 +102,62 @@ class TraceMarkers:
     """How a family opens and closes its trace, and what to write to close it early.
 
     `pairs` are openers with their closers. `closing` is the tokens that end a trace, by closer.
-    `open` is the closer of the trace that the prompt has opened, None if it has not.
+    `open` is the closer of the trace that the prompt has opened, None if it has not; `may_open` is
+    whether the answer may begin with one then.
     """
 
     pairs: tuple[tuple[str, str], ...]
     closing: dict[str, list[int]]
     open: str | None
+    may_open: bool = True
+
+
+class TraceReader:
+    """Follows one row's text in and out of its traces.
+
+    `closer` is what will end the trace that the row is in, None outside; `spent` counts the tokens
+    of all traces.
+    """
+
+    def __init__(
+        self,
+        markers: TraceMarkers,
+        detokenizer: Detokenizer,
+        special: Callable[[int], str | None],
+    ) -> None:
+        self.closer = markers.open
+        self.spent = 0
+        self._pairs = markers.pairs
+        self._detokenizer = detokenizer
+        self._special = special
+        self._tail = ""
+
+    def text(self, token: int) -> str:
+        """The text that `token` completes. Raises what the tokenizer raises."""
+        return self._special(token) or self._detokenizer.add(token)
+
+    def read(self, token: int) -> str:
+        """Takes in the next token. Returns the text behind a closer that it completes."""
+        self._tail = (self._tail + self.text(token))[-_TAIL_CHARACTERS:]
+        if self.closer is None:
+            for opener, _ in self._pairs:
+                if opener in self._tail:
+                    self.enter(opener)
+                    break
+        elif self.closer in self._tail:
+            behind = self._tail.partition(self.closer)[2]
+            self.leave()
+            return behind
+        else:
+            self.spent += 1
+        return ""
+
+    def enter(self, opener: str) -> None:
+        """The row has begun a trace with `opener`, which is one of the markers."""
+        self.closer, self._tail = dict(self._pairs)[opener], ""
+
+    def leave(self) -> None:
+        self.closer, self._tail = None, ""
 
 
 class ReasoningBudget:
@@ -125,12 +175,8 @@ class ReasoningBudget:
         special: Callable[[int], str | None],
     ) -> None:
         self._budget = budget
-        self._markers = markers
-        self._detokenizer = detokenizer
-        self._special = special
-        self._closer = markers.open
-        self._spent = 0
-        self._tail = ""
+        self._closing = markers.closing
+        self._trace: TraceReader | None = TraceReader(markers, detokenizer, special)
         self._forced: deque[int] = deque()
         self._begun = False
 
@@ -139,31 +185,20 @@ class ReasoningBudget:
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             self._read(int(tokens[-1].item()))
         self._begun = True
-        if self._closer is not None and self._spent >= self._budget:
-            self._forced.extend(self._markers.closing[self._closer])
-            self._closer, self._tail = None, ""
+        trace = self._trace
+        if trace is not None and trace.closer is not None and trace.spent >= self._budget:
+            self._forced.extend(self._closing[trace.closer])
+            trace.leave()
         if not self._forced:
             return logits
         wanted = mx.arange(logits.shape[-1])[None] == self._forced.popleft()
         return mx.where(wanted, 0.0, -mx.inf).astype(logits.dtype)
 
     def _read(self, token: int) -> None:
+        if self._trace is None:
+            return
         try:
-            text = self._special(token) or self._detokenizer.add(token)
+            self._trace.read(token)
         except Exception:  # noqa: BLE001  a tokenizer may raise anything, a processor nothing
             _log.exception("a reasoning budget cannot be kept")
-            self._closer, self._markers = None, TraceMarkers((), {}, None)
-            return
-        self._tail = (self._tail + text)[-_TAIL_CHARACTERS:]
-        if self._closer is None:
-            self._look_for(self._markers.pairs)
-        elif self._closer in self._tail:
-            self._closer, self._tail = None, ""
-        else:
-            self._spent += 1
-
-    def _look_for(self, pairs: Sequence[tuple[str, str]]) -> None:
-        for opener, closer in pairs:
-            if opener in self._tail:
-                self._closer, self._tail = closer, ""
-                return
+            self._trace = None

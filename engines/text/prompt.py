@@ -12,13 +12,32 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from engines.base import EngineError
+from engines.parsers import registry
+
+_CONTROL_FORM = re.compile(r"<[|\uff5c].+[|\uff5c]>")
+"""How most families spell their control tokens; the second bar is DeepSeek's."""
 
 Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What a template made of messages; `hidden` are control spellings by their placeholders."""
+
+    text: str
+    hidden: Mapping[str, str]
+
+    def pieces(self) -> list[str]:
+        """The text cut into placeholders and what stands between them."""
+        if not self.hidden:
+            return [self.text]
+        return re.split("(" + "|".join(self.hidden) + ")", self.text)
 
 
 class PromptEncoder:
@@ -43,6 +62,24 @@ class PromptEncoder:
 
         Raises `EngineError` ("invalid_request") when the template refuses the messages.
         """
+        rendered = self.render(messages, template_kwargs, tools)
+        tokens = self._encode_apart(rendered) if rendered.hidden else self._plain(rendered.text)
+        if not tokens:
+            raise EngineError("invalid_request", "the messages give an empty prompt")
+        return tokens
+
+    def render(
+        self,
+        messages: Messages,
+        template_kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]] = (),
+        shape: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> Rendered:
+        """The prompt's text, with placeholders for what must not become a control token.
+
+        `shape` may change each message afterwards: what it writes is not hidden.
+        Raises `EngineError` as `encode`.
+        """
         if not self._tokenizer.has_chat_template:
             raise EngineError(
                 "invalid_request", "this model has no chat template, so it cannot take messages"
@@ -50,16 +87,13 @@ class PromptEncoder:
         marks = _Placeholders()
         try:
             hidden = [self._hide_message(message, marks) for message in messages]
+            hidden = hidden if shape is None else [shape(message) for message in hidden]
             options = {"add_generation_prompt": True, **marks.hide(template_kwargs, self._never)}
             if tools:
                 options["tools"] = marks.hide(list(tools), self._not_from_others)
         except RecursionError as error:
             raise EngineError("invalid_request", "the messages are nested too deeply") from error
-        rendered = self._render(hidden, options)
-        tokens = self._encode_apart(rendered, marks) if marks.hidden else self._plain(rendered)
-        if not tokens:
-            raise EngineError("invalid_request", "the messages give an empty prompt")
-        return tokens
+        return Rendered(self._render(hidden, options), marks.hidden)
 
     def encode_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The tokens of a text as it is, its control tokens included.
@@ -94,17 +128,17 @@ class PromptEncoder:
                 f"the model's chat template does not take these messages: {detail}",
             ) from error
 
-    def _encode_apart(self, rendered: str, marks: _Placeholders) -> list[int]:
+    def _encode_apart(self, rendered: Rendered) -> list[int]:
         tokens: list[int] = []
-        for piece in marks.split(rendered):
-            spelling = marks.hidden.get(piece)
+        for piece in rendered.pieces():
+            spelling = rendered.hidden.get(piece)
             if spelling is not None:
-                tokens += self._as_text(spelling)
+                tokens += self.as_text(spelling)
             elif piece:
                 tokens += self._plain(piece)
         return tokens
 
-    def _as_text(self, content: str) -> list[int]:
+    def as_text(self, content: str) -> list[int]:
         """Tokens of `content`, none of which is a control token."""
         tokens: list[int] = self._tokenizer.encode(
             content, add_special_tokens=False, split_special_tokens=True
@@ -149,10 +183,6 @@ class _Placeholders:
             return [self.hide(item, spellings) for item in value]
         return value
 
-    def split(self, rendered: str) -> list[str]:
-        """Cuts a rendered text into placeholders and what stands between them."""
-        return re.split("(" + "|".join(self.hidden) + ")", rendered)
-
     def _placeholder(self, found: re.Match[str]) -> str:
         spelling = found.group()
         if spelling not in self._by_spelling:
@@ -163,13 +193,23 @@ class _Placeholders:
 
 
 def _control_spellings(tokenizer: Any) -> tuple[set[str], set[str]]:
-    """Tokens flagged special, and other added tokens that the chat template itself writes."""
+    """Tokens flagged special, and other added tokens that structure a conversation.
+
+    Those are what the chat template itself writes, what begins and ends calls and traces in any
+    family, and whatever is spelled like a control token. Added words and HTML tags are none.
+    """
     special: set[str] = set(tokenizer.all_special_tokens)
     added = {token.content: token for token in tokenizer.added_tokens_decoder.values()}
     special |= {spelling for spelling, token in added.items() if token.special}
     template = tokenizer.chat_template
     written = template if isinstance(template, str) else str(template or "")
-    structural = {spelling for spelling in added if spelling.strip() and spelling in written}
+    known = registry.markers()
+    structural = {
+        spelling
+        for spelling in added
+        if spelling in written or spelling in known or _CONTROL_FORM.fullmatch(spelling)
+        if spelling.strip()
+    }
     return {spelling for spelling in special if spelling.strip()}, structural - special
 
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import copy
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 from engines import wire
@@ -29,58 +30,102 @@ Layers = list[Any]
 _ITEM = array("I").itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+@dataclass(slots=True)
+class Entry:
+    """Layers that hold exactly the tokens packed in `key`; `used_at` is of the monotonic clock.
+
+    `saved` says that nothing is to be done for it to outlast the process.
+    """
+
+    key: bytes
     layers: Layers
-    length: int
     nbytes: int
+    used_at: float
+    hits: int = 0
+    saved: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens."""
+        return len(self.key) // _ITEM
 
 
 class PromptCache:
     """Least recently used first out. `limit` and all sizes are bytes.
 
     `evaluate` makes the arrays of some layers real; it is called before they are kept, because an
-    array still to be computed holds the whole batch it came from in memory.
+    array still to be computed holds the whole batch it came from in memory. `evicted` is told of
+    each entry that has left for lack of room.
     """
 
-    def __init__(self, limit: int, evaluate: Callable[[Layers], None]) -> None:
+    def __init__(
+        self,
+        limit: int,
+        evaluate: Callable[[Layers], None],
+        evicted: Callable[[Entry], None] = lambda entry: None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._limit = limit
         self._evaluate = evaluate
-        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._evicted = evicted
+        self._clock = clock
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._nbytes = 0
         self._hits = 0
         self._misses = 0
         self._saved = 0
+        self._evictions = 0
 
     @property
     def nbytes(self) -> int:
         return self._nbytes
 
+    @property
+    def limit(self) -> int:
+        return self._limit
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Entries, the least recently used first."""
+        return iter(self._entries.values())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
     def stats(self) -> wire.PromptCacheStats:
-        return wire.PromptCacheStats(len(self._entries), self._hits, self._misses, self._saved)
+        return wire.PromptCacheStats(
+            entries=len(self._entries),
+            hits=self._hits,
+            misses=self._misses,
+            tokens_saved=self._saved,
+            evictions=self._evictions,
+        )
 
     def set_limit(self, limit: int) -> None:
         """Shrinks to the new limit at once."""
         self._limit = limit
-        self._shrink()
+        self.make_room(0)
 
-    def cleared(self, question_id: int) -> wire.Cleared:
-        """Drops everything, and says how much that was."""
-        cleared = wire.Cleared(question_id, len(self._entries), self._nbytes)
-        self._entries.clear()
-        self._nbytes = 0
-        return cleared
+    def make_room(self, nbytes: int) -> None:
+        """Evicts until so much can be added; all there is when it can never be."""
+        while self._entries and self._nbytes + nbytes > self._limit:
+            entry = self._drop(next(iter(self._entries)))
+            self._evictions += 1
+            self._evicted(entry)
 
-    def fetch(self, prompt: Sequence[int]) -> tuple[Layers | None, int]:
+    def clear(self, matches: Callable[[bytes], bool] = lambda key: True) -> tuple[int, int]:
+        """Drops entries whose packed tokens match; how many those were, and their bytes."""
+        keys = [key for key in self._entries if matches(key)]
+        return len(keys), sum(self._drop(key).nbytes for key in keys)
+
+    def usable(self, prompt: Sequence[int]) -> int:
+        """How many tokens of `prompt` the best entry stands for; nothing counts as a use."""
+        return self._best(pack(prompt))[1]
+
+    def fetch(self, prompt: Sequence[int], *, counted: bool = True) -> tuple[Layers | None, int]:
         """Layers that hold the first n tokens of `prompt`, and n; (None, 0) when none do."""
-        key = _pack(prompt)
-        best, usable = b"", 0
-        for stored, entry in self._entries.items():
-            length = _usable(stored, entry, key)
-            if length >= usable:
-                best, usable = stored, length
+        best, usable = self._best(pack(prompt))
         if usable < MIN_REUSED_TOKENS:
-            self._misses += 1
+            self._misses += counted
             return None, 0
         self._entries.move_to_end(best)
         entry = self._entries[best]
@@ -88,8 +133,11 @@ class PromptCache:
         if entry.length > usable:
             for layer in layers:
                 layer.trim(entry.length - usable)
-        self._hits += 1
-        self._saved += usable
+        entry.used_at = self._clock()
+        if counted:
+            entry.hits += 1
+            self._hits += 1
+            self._saved += usable
         return layers, usable
 
     def store(self, tokens: Sequence[int], layers: Layers) -> None:
@@ -98,45 +146,76 @@ class PromptCache:
         A trimmable entry serves every beginning of itself, so it replaces those that are one, and
         is not kept where a longer one is there already.
         """
-        key = _pack(tokens)
-        nbytes = sum(int(layer.nbytes) for layer in layers) + len(key)
-        if nbytes > self._limit or len(tokens) < MIN_REUSED_TOKENS:
+        self.put(pack(tokens), layers)
+
+    def put(self, key: bytes, layers: Layers, *, saved: bool = False) -> None:
+        """As `store`, for tokens that are packed already."""
+        entry = Entry(key, layers, nbytes_of(key, layers), self._clock(), saved=saved)
+        if entry.nbytes > self._limit or entry.length < MIN_REUSED_TOKENS:
             return
-        if _trimmable(layers):
-            for held, entry in self._entries.items():
-                if len(held) > len(key) and held.startswith(key) and _trimmable(entry.layers):
+        if trimmable(layers):
+            for held, other in self._entries.items():
+                if len(held) > len(key) and held.startswith(key) and trimmable(other.layers):
                     self._entries.move_to_end(held)
                     return
             for held in [held for held in self._entries if key.startswith(held)]:
-                self._drop(held)
+                self._replace(held, entry)
         elif key in self._entries:
-            self._drop(key)
+            self._replace(key, entry)
+        self.make_room(entry.nbytes)
         self._evaluate(layers)
-        self._entries[key] = _Entry(layers, len(tokens), nbytes)
-        self._nbytes += nbytes
-        self._shrink()
+        self._entries[key] = entry
+        self._nbytes += entry.nbytes
 
-    def _shrink(self) -> None:
-        while self._nbytes > self._limit:
-            self._drop(next(iter(self._entries)))
+    def _replace(self, key: bytes, new: Entry) -> None:
+        old = self._drop(key)
+        if old.key == new.key:
+            new.saved, new.hits = new.saved or old.saved, old.hits
 
-    def _drop(self, key: bytes) -> None:
-        self._nbytes -= self._entries.pop(key).nbytes
+    def _best(self, key: bytes) -> tuple[bytes, int]:
+        best, usable = b"", 0
+        for stored, entry in self._entries.items():
+            length = usable_tokens(stored, key, whole=not trimmable(entry.layers))
+            if length >= usable:
+                best, usable = stored, length
+        return best, usable
+
+    def _drop(self, key: bytes) -> Entry:
+        entry = self._entries.pop(key)
+        self._nbytes -= entry.nbytes
+        return entry
 
 
-def _trimmable(layers: Layers) -> bool:
-    return all(layer.is_trimmable() for layer in layers)
+def nbytes_of(key: bytes, layers: Layers) -> int:
+    """What an entry counts as."""
+    return sum(int(layer.nbytes) for layer in layers) + len(key)
 
 
-def _usable(stored: bytes, entry: _Entry, prompt: bytes) -> int:
-    """How many tokens of `prompt` this entry can stand for."""
+def trimmable(layers: Layers) -> bool:
+    """Whether they can be cut back to any beginning of what they hold.
+
+    A chunked layer says so of itself even where it has dropped its oldest tokens.
+    """
+    return all(layer.is_trimmable() and not getattr(layer, "start_position", 0) for layer in layers)
+
+
+def usable_tokens(stored: bytes, prompt: bytes, *, whole: bool) -> int:
+    """How many tokens of `prompt` an entry can stand for: all it holds where it is `whole`."""
     common = _common_prefix(stored, prompt) // _ITEM
     usable = min(common, len(prompt) // _ITEM - 1)
-    return usable if usable == entry.length or _trimmable(entry.layers) else 0
+    return usable if usable == len(stored) // _ITEM or not whole else 0
 
 
-def _pack(tokens: Sequence[int]) -> bytes:
+def pack(tokens: Sequence[int]) -> bytes:
+    """Tokens as an entry's key."""
     return array("I", tokens).tobytes()
+
+
+def unpack(key: bytes) -> list[int]:
+    """The tokens of an entry's key."""
+    tokens = array("I")
+    tokens.frombytes(key)
+    return tokens.tolist()
 
 
 def _common_prefix(one: bytes, other: bytes) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -24,6 +25,7 @@ class PromptResponse(NamedTuple):
     uid: int
     progress: tuple[int, int]
     end_of_prompt: bool
+    end_of_segment: bool = False
 
 
 class TokenResponse(NamedTuple):
@@ -48,6 +50,8 @@ class _Row:
     """What `layers` hold."""
     sampler: Sampler
     processors: list[Processor]
+    stops: list[int]
+    """How many tokens of the prompt are in at the end of each of its segments but the last."""
     generated: int = 0
 
 
@@ -57,13 +61,13 @@ class SerialGenerator:
     def __init__(self, model: Any, *, stop_tokens: Collection[int], prefill_step_size: int) -> None:
         self._model = model
         self._stop_tokens = frozenset(stop_tokens)
-        self._step = prefill_step_size
+        self.prefill_step_size = prefill_step_size
         self._rows: list[_Row] = []
         self._inserted = 0
 
-    def insert(
+    def insert_segments(
         self,
-        prompts: Sequence[list[int]],
+        segments: Sequence[list[list[int]]],
         *,
         max_tokens: Sequence[int],
         caches: Sequence[list[Any] | None],
@@ -71,16 +75,29 @@ class SerialGenerator:
         samplers: Sequence[Sampler],
         logits_processors: Sequence[list[Processor]],
     ) -> list[int]:
-        """Queues rows; one entry per prompt in every argument. Returns their ids."""
+        """Queues rows; one entry per prompt in every argument. Returns their ids.
+
+        No chunk reaches over the end of a segment, so that the cache can be had there.
+        """
         first = self._inserted
-        columns = (prompts, max_tokens, caches, all_tokens, samplers, logits_processors)
-        for prompt, most, layers, held, sampler, processors in zip(*columns, strict=True):
+        columns = (segments, max_tokens, caches, all_tokens, samplers, logits_processors)
+        for pieces, most, layers, held, sampler, processors in zip(*columns, strict=True):
             if layers is None:
                 layers = make_prompt_cache(self._model)  # noqa: PLW2901
-            total = len(prompt)
-            self._rows.append(
-                _Row(self._inserted, prompt, total, most, layers, list(held), sampler, processors)
+            prompt = list(chain.from_iterable(pieces))
+            stops = list(accumulate(map(len, pieces)))[:-1]
+            row = _Row(
+                uid=self._inserted,
+                pending=prompt,
+                total=len(prompt),
+                max_tokens=most,
+                layers=layers,
+                tokens=list(held),
+                sampler=sampler,
+                processors=processors,
+                stops=stops,
             )
+            self._rows.append(row)
             self._inserted += 1
         return list(range(first, self._inserted))
 
@@ -124,10 +141,13 @@ class SerialGenerator:
         return logits
 
     def _prefill(self, row: _Row) -> PromptResponse:
-        self._forward(row, min(self._step, len(row.pending) - 1))
+        done = row.total - len(row.pending)
+        stop = next((stop for stop in row.stops if stop > done), row.total)
+        done += min(self.prefill_step_size, len(row.pending) - 1, stop - done)
+        self._forward(row, done - (row.total - len(row.pending)))
         mx.eval([layer.state for layer in row.layers])
         mx.clear_cache()
-        return PromptResponse(row.uid, (row.total - len(row.pending), row.total), False)
+        return PromptResponse(row.uid, (done, row.total), False, done == stop)
 
     def _decode(self, row: _Row) -> TokenResponse:
         logits = self._forward(row, 1)[:, -1, :]

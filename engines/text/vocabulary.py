@@ -49,6 +49,22 @@ class Vocabulary:
             raise EngineError("invalid_request", "the prompt is empty")
         return tokens
 
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        kwargs: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]],
+    ) -> list[int]:
+        """The tokens of messages that need not be a whole request. Raises `EngineError`."""
+        return self._encoder.encode(messages, kwargs, tools)
+
+    def beginning(self, tokens: Sequence[int], characters: int) -> str:
+        """The text that the sequence begins with, so many characters of it or a little more.
+
+        Special tokens are spelled out.
+        """
+        return self._decode(tokens[: characters + TAIL_TOKENS])
+
     def encode_apart(self, text: str) -> list[int]:
         """The tokens of a text in the middle of another one."""
         return self._encoder.encode_text(text, add_special_tokens=False)
@@ -77,13 +93,15 @@ class Vocabulary:
             case wire.Detokenize(token_ids=tokens):
                 check_token_ids(tokens, len(self._tokenizer))
                 return wire.Detokenized(question.id, self._decode(tokens))
+            case wire.Warm():
+                raise EngineError("unsupported", "this model keeps no prompts, so none is warmed")
 
     def _decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
 
 
-Counting = wire.CountTokens | wire.Tokenize | wire.Detokenize
-"""The questions that a tokenizer answers."""
+Counting = wire.CountTokens | wire.Tokenize | wire.Detokenize | wire.Warm
+"""The questions that a tokenizer answers, and one that it refuses for those without a cache."""
 
 
 def check_token_ids(tokens: Sequence[int], size: int, what: str = "token id") -> None:

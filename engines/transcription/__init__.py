@@ -1,1 +1,1 @@
-"""Speech to text, on mlx-audio. Driven by the work thread."""
+"""Speech to text on mlx-audio."""

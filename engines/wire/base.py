@@ -22,6 +22,10 @@ IMPORT_VARIABLE = "MLX_GATEWAY_ENGINE_IMPORT"
 MAX_PART_BYTES = 2**20
 """Vectors and audio travel in pieces of at most this."""
 
+SPEECH_CREDIT_BYTES = 2**20
+"""What a `Speak` may send before any `Credit`: 20 seconds of uncompressed speech. It is less than
+a call's mailbox takes, so no listener is too slow for the mailbox alone."""
+
 
 class WireError(Exception):
     """The peer broke the protocol; the connection cannot be used any further."""

@@ -25,6 +25,9 @@ FailureCode = Literal[
 ]
 
 
+Modality = Literal["text", "image", "video", "audio"]
+
+
 class Hello(Message, frozen=True):
     version: int
     token: str
@@ -43,7 +46,7 @@ class Ready(Message, frozen=True):
     memory: Memory
     applied: dict[str, int] = {}
     """Limits as they were set on the library, by name, in bytes."""
-    modalities: tuple[Literal["text", "image", "video", "audio"], ...] = ("text",)
+    modalities: tuple[Modality, ...] = ("text",)
     """What its requests may hold."""
     voices: tuple[str, ...] = ()
     dimensions: int | None = None
@@ -77,7 +80,7 @@ class WantTurn(Message, frozen=True):
 
 
 class TurnOver(Message, frozen=True):
-    """The prefill that had the turn is done, or is no longer wanted."""
+    """The prefill that had the turn is done, or is no longer wanted, also while it waits."""
 
 
 class Started(Message, frozen=True):

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from engines.wire.base import MAX_EVENT_BYTES, MAX_REQUEST_BYTES, WireError
+from engines.wire.tools import FromTool, ToTool
 from engines.wire.unions import FromEngine, ToEngine
 
 _HEADER = struct.Struct("<I")
@@ -16,7 +17,7 @@ _HEADER = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(message: ToEngine | FromEngine) -> bytes:
+def encode(message: ToEngine | FromEngine | ToTool | FromTool) -> bytes:
     """One frame, header included."""
     buffer = bytearray(_HEADER.size)
     _encoder.encode_into(message, buffer, _HEADER.size)
@@ -29,7 +30,7 @@ def encode_all(messages: Iterable[ToEngine | FromEngine]) -> bytes:
     return b"".join(map(encode, messages))
 
 
-_Incoming = TypeVar("_Incoming", ToEngine, FromEngine)
+_Incoming = TypeVar("_Incoming", ToEngine, FromEngine, ToTool, FromTool)
 
 
 class Decoder(Generic[_Incoming]):
@@ -78,3 +79,13 @@ def requests_decoder() -> Decoder[ToEngine]:
 def events_decoder() -> Decoder[FromEngine]:
     """What the gateway reads with."""
     return Decoder(FromEngine, MAX_EVENT_BYTES)
+
+
+def tasks_decoder() -> Decoder[ToTool]:
+    """What `python -m engines.tools` reads with."""
+    return Decoder(ToTool, MAX_REQUEST_BYTES)
+
+
+def reports_decoder() -> Decoder[FromTool]:
+    """What the command line reads with."""
+    return Decoder(FromTool, MAX_EVENT_BYTES)

@@ -31,14 +31,19 @@ class DiskCache(Part, frozen=True):
 
 
 class EngineSpec(Part, frozen=True):
-    """What a change of which needs a new process."""
+    """What a change of which needs a new process.
+
+    A prompt is taken in by `prefill_step_size` tokens at a time; None is as many as a step of
+    `step_target_s` seconds holds.
+    """
 
     name: str
     engine: EngineKind
     path: str = ""
     context_length: int | None = None
     trust_remote_code: bool = False
-    prefill_step_size: int = 512
+    prefill_step_size: int | None = None
+    step_target_s: float = 0.15
     scripted: dict[str, Any] = {}
     disk_cache: DiskCache | None = None
 

@@ -62,7 +62,8 @@ class Embed(Message, frozen=True):
     """Vectors of texts or token lists; `Bytes` hold them in order as little-endian float32.
 
     `truncate` cuts an input that is too long; without it that is an error. `prompt` names one of
-    the model's own prompts. The number of values of each is all bytes over 4 over the inputs.
+    the model's own prompts, or a side of a search, `query` or `document`, which every model has, if
+    without a prompt of its own. The number of values of each is all bytes over 4 over the inputs.
     """
 
     id: int
@@ -99,7 +100,11 @@ class Transcribe(Message, frozen=True):
 class Speak(Message, frozen=True):
     """Text to speech: `Bytes` of one file in `format`, as it is made.
 
-    No more `Bytes` are sent than `Credit` was given for, so a slow listener pauses the engine.
+    A call begins with a credit of `SPEECH_CREDIT_BYTES`, each `Credit` adds to it, and no more
+    `Bytes` are sent than there is credit for: a slow listener pauses this call, and no other.
+    `voice` is one of `Ready.voices`; None and "default" are the model's own choice. `speed` 1 is
+    the model's own. `language` is a code such as `en` or `fr`; None goes by the voice. `pcm` is
+    16-bit little-endian mono at 24 kHz; the other formats have the model's own rate.
     """
 
     id: int
@@ -112,7 +117,7 @@ class Speak(Message, frozen=True):
 
 
 class Credit(Message, frozen=True):
-    """The client of a `Speak` has taken bytes: so many more may come."""
+    """The client of a `Speak` has taken so many bytes: as many more may come."""
 
     id: int
     nbytes: int
@@ -130,6 +135,21 @@ class ClearCache(Message, frozen=True):
     prefix: str | None = None
 
 
+class Warm(Message, frozen=True):
+    """Takes a prompt into the cache, once no call wants the model, for requests to begin with.
+
+    `Counted` answers at once with the tokens that are to be taken in. `messages` are the beginning
+    of a conversation; what no user's turn after them would change is what is taken in. `path` has
+    no meaning to an engine.
+    """
+
+    id: int
+    path: str
+    messages: list[dict[str, Any]]
+    template_kwargs: dict[str, Any] = {}
+    tools: list[dict[str, Any]] = []
+
+
 class Turn(Message, frozen=True):
     """The engine may begin the long prefill that it asked for with `WantTurn`."""
 
@@ -137,7 +157,8 @@ class Turn(Message, frozen=True):
 class CountTokens(Message, frozen=True):
     """How many prompt tokens a `Generate` with these fields would have; answered by `Counted`.
 
-    With `listed` the tokens themselves are wanted, and `Tokenized` answers.
+    With `listed` the tokens themselves are wanted, and `Tokenized` answers. Media can be counted
+    by the model's own engine alone.
     `path` is the model's folder, for a worker that counts for many models; it is empty for a
     scripted one. `trust_remote_code` is for that worker too.
     """
@@ -151,6 +172,8 @@ class CountTokens(Message, frozen=True):
     reasoning: Reasoning = Reasoning()
     trust_remote_code: bool = False
     listed: bool = False
+    media: tuple[Media, ...] = ()
+    video: VideoFrames = VideoFrames()
 
 
 class Tokenize(Message, frozen=True):

@@ -44,12 +44,13 @@ from engines.wire.requests import (
     Tokenize,
     Transcribe,
     Turn,
+    Warm,
 )
 
 Request = Generate | Embed | Rerank | Transcribe | Speak
 """What a lease is taken for; each ends with one `Finished` or `Failed`."""
 
-Ask = CountTokens | Tokenize | Detokenize | ClearCache
+Ask = CountTokens | Tokenize | Detokenize | ClearCache | Warm
 """Small questions that need no lease; each is answered by one `Answer` or `Failed`."""
 
 ToEngine = Load | SetLimits | Request | Ask | Credit | Cancel | Turn | Shutdown

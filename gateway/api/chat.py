@@ -22,7 +22,7 @@ from gateway.api.chat_messages import (
 )
 from gateway.api.decode import BodyDecoder, check_plain
 from gateway.api.dialect import Decoded, Defaults
-from gateway.api.media import Images
+from gateway.api.media import Attachments, VideoLength, VideoRate
 from gateway.api.openai_fields import OpenAIFields, format_of, refuse_others, stops
 from gateway.api.sampling_fields import merged, sampling
 from gateway.api.service_fields import wish
@@ -49,6 +49,8 @@ class ChatRequest(OpenAIFields, frozen=True, kw_only=True):
     thinking_token_budget: Annotated[int, Meta(ge=0, le=10**9)] | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    video_fps: VideoRate | None = None
+    video_max_frames: VideoLength | None = None
     # Known and not served: these values pass, anything else is refused by name.
     functions: Any = None
     function_call: Any = None
@@ -79,10 +81,10 @@ def decode(body: bytes) -> Decoded:
         raise InvalidRequest("top_logprobs: needs logprobs to be true", param="top_logprobs")
     choice = choice_of(request.tool_choice, request.parallel_tool_calls)
     tools = chosen(tools_of(request.tools), choice)
-    images = Images()
+    attachments = Attachments()
     asked = wire.Generate(
         id=0,
-        messages=conversation(request.messages, images),
+        messages=conversation(request.messages, attachments),
         max_tokens=request.max_completion_tokens or request.max_tokens,
         stop=stops(request),
         tools=tools,
@@ -90,6 +92,7 @@ def decode(body: bytes) -> Decoded:
         format=format_of(request),
         n=request.n or 1,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        video=wire.VideoFrames(request.video_fps, request.video_max_frames),
     )
     return Decoded(
         model=request.model,
@@ -97,7 +100,7 @@ def decode(body: bytes) -> Decoded:
         include_usage=request.include_usage,
         make=lambda call_id, defaults: _generate(request, asked, call_id, defaults),
         n=asked.n,
-        media=images.refs,
+        media=attachments.refs,
         timeout_s=request.timeout,
         wish=wish(request),
     )

@@ -9,10 +9,12 @@ import msgspec
 from msgspec import Meta
 
 from engines import wire
-from gateway.api.media import Images
+from gateway.api.media import Attachments, InputAudio
 from gateway.api.messages_common import Calls
+from gateway.api.parts import Content, joined
 from gateway.api.tools import MAX_NAME, declared
 from gateway.errors import InvalidRequest, Unsupported
+from gateway.security.containers import MediaKind
 
 MAX_CALLS = 1024
 
@@ -25,13 +27,26 @@ class ImageUrl(msgspec.Struct, frozen=True, kw_only=True):
     url: str
 
 
+class MediaUrl(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+
+
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of a content: a text or an image; the rest is refused by name."""
+    """One part of a content: a text or one of the media; the rest is refused by name.
+
+    `image`, `video` and `audio` hold an address, as the chat templates of some families have it.
+    """
 
     type: str
     text: str | None = None
     refusal: str | None = None
     image_url: ImageUrl | str | None = None
+    video_url: MediaUrl | str | None = None
+    audio_url: MediaUrl | str | None = None
+    input_audio: InputAudio | None = None
+    image: str | None = None
+    video: str | None = None
+    audio: str | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,20 +100,36 @@ class NamedChoice(msgspec.Struct, frozen=True, kw_only=True):
 Choice = Literal["none", "auto", "required"] | NamedChoice
 
 
-def conversation(messages: Sequence[ChatMessage], images: Images) -> list[dict[str, Any]]:
-    """The messages as chat templates take them, their images noted in `images`.
+_MEDIA: dict[str, MediaKind] = {
+    "image_url": "image",
+    "image": "image",
+    "video_url": "video",
+    "video": "video",
+    "audio_url": "audio",
+    "audio": "audio",
+    "input_audio": "audio",
+}
+"""Types of parts that are media; each has its address in the field of its own name."""
+
+
+def conversation(messages: Sequence[ChatMessage], attachments: Attachments) -> list[dict[str, Any]]:
+    """The messages as chat templates take them, their media noted in `attachments`.
 
     Raises `InvalidRequest`, naming the field.
     """
     calls = Calls()
     return [
-        _neutral(message, calls, images, f"messages[{i}]") for i, message in enumerate(messages)
+        _neutral(message, calls, attachments, f"messages[{i}]")
+        for i, message in enumerate(messages)
     ]
 
 
-def _neutral(message: ChatMessage, calls: Calls, images: Images, path: str) -> dict[str, Any]:
-    content = _content(message, images, path)
+def _neutral(
+    message: ChatMessage, calls: Calls, attachments: Attachments, path: str
+) -> dict[str, Any]:
+    content = _content(message, attachments, path)
     if message.role == "assistant":
+        assert not isinstance(content, list)  # media are refused in its contents
         return _assistant(message, content or "", calls, path)
     if content is None:
         raise InvalidRequest(
@@ -112,20 +143,30 @@ def _neutral(message: ChatMessage, calls: Calls, images: Images, path: str) -> d
     return {**neutral, "name": message.name} if message.name else neutral
 
 
-def _content(message: ChatMessage, images: Images, path: str) -> str | None:
+def _content(message: ChatMessage, attachments: Attachments, path: str) -> Content | None:
     content = message.content
     if content is None or isinstance(content, str):
         return content
-    texts = []
-    for index, part in enumerate(content):
-        at = f"{path}.content[{index}]"
-        shown = part.type == "image_url" and message.role in ("user", "tool")
-        texts.append(images.add(_url(part), at) if shown else _text(part, at))
-    return "".join(texts)
+    return joined(
+        _part(part, message.role, attachments, f"{path}.content[{index}]")
+        for index, part in enumerate(content)
+    )
+
+
+def _part(part: ContentPart, role: str, attachments: Attachments, path: str) -> Content:
+    kind = _MEDIA.get(part.type)
+    if kind is None or role not in ("user", "tool"):
+        return _text(part, path)
+    return [attachments.add(_url(part), path, kind)]
 
 
 def _url(part: ContentPart) -> str | None:
-    return part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url
+    value: ImageUrl | MediaUrl | InputAudio | str | None = getattr(part, part.type)
+    match value:
+        case ImageUrl() | MediaUrl() | InputAudio():
+            return value.url
+        case _:
+            return value
 
 
 def _text(part: ContentPart, path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -49,6 +50,14 @@ class BodyDecoder(Generic[_T]):
                 raise
         # Some clients write integers as `10.0`, which JSON does not tell from `10`.
         return msgspec.convert(_integral(msgspec.json.decode(body)), self._kind, str_keys=True)
+
+
+def from_texts(values: Mapping[str, object], kind: type[_T]) -> _T:
+    """A struct from the fields of a form, whose values are texts. Raises as `BodyDecoder`."""
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _named(str(error)) from None
 
 
 def check_plain(value: Any, path: str) -> None:

@@ -8,10 +8,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from uuid import uuid4
 
 from engines import wire
-from gateway.api.errors import OPENAI, ErrorForm
+from gateway.api.errors import JSON, OPENAI, ErrorForm
 from gateway.api.media import MediaRef
 from gateway.errors import GatewayError
 from gateway.registry.schema import Kind
+from gateway.security.media import MediaFile
 from gateway.supervisor.call import CallItem
 from gateway.supervisor.supervisor import PLAIN, Wish
 
@@ -42,7 +43,9 @@ class Decoded:
     that its messages have placeholders for. `timeout_s` is how long the client gives the whole of
     it. `fingerprint`, which the exchange fills in, changes with what the model is made of. `serial`
     is the unique part of the answer's id, and the exchange has it from the request's own, so that
-    either of the two ids finds a request.
+    either of the two ids finds a request. `uploads` are files that came with it, removed when it
+    ends; `answer_type` is the content type of an answer that is one body, `raw` of one that is a
+    file, sent as it is made (None for all others).
     """
 
     model: str
@@ -53,6 +56,9 @@ class Decoded:
     n: int = 1
     media: tuple[MediaRef, ...] = ()
     timeout_s: float | None = None
+    raw: str | None = None
+    uploads: tuple[MediaFile, ...] = ()
+    answer_type: bytes = JSON[1]
     wish: Wish = PLAIN
     fingerprint: str | None = None
     serial: str = field(default_factory=lambda: uuid4().hex)
@@ -88,12 +94,18 @@ class BodyEncoder(Protocol):
 class Dialect(Generic[AnyDecoded]):
     """A dialect, as data: its route, its decoder, its encoders, its errors before a stream.
 
-    `kinds` are those of the models that can serve it.
+    `kinds` are those of the models that can serve it. `credited`: its engines send `Bytes` by
+    credit, which is given as the client takes them. `decode` takes a body of JSON, with `form` an
+    `uploads.Form` instead. Without `buffered` every answer is streamed, without `stream` none is.
+    The bodies of a `large` dialect are written in a thread, so that other answers go on meanwhile.
     """
 
     route: str
-    decode: Callable[[bytes], AnyDecoded]
-    stream: Callable[[AnyDecoded], StreamEncoder]
-    buffered: Callable[[AnyDecoded], BodyEncoder]
+    decode: Callable[[Any], AnyDecoded]
+    stream: Callable[[AnyDecoded], StreamEncoder] | None = None
+    buffered: Callable[[AnyDecoded], BodyEncoder] | None = None
     errors: ErrorForm = OPENAI
     kinds: tuple[Kind, ...] = ("text", "vision")
+    form: bool = False
+    credited: bool = False
+    large: bool = False

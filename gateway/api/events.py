@@ -17,6 +17,7 @@ import msgspec
 from gateway.api.sse import COMMENT, EventStream, WatchedSend, watch_disconnect
 from gateway.api.views import state_of
 from gateway.errors import Unavailable
+from gateway.registry.schema import Server
 from gateway.router import served_by
 from gateway.security.keys import access_of
 from gateway.served import Live
@@ -162,34 +163,48 @@ class Events:
 
     async def _follow(self, model: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         subscription = self._bus.subscribe(model, access_of(scope).may_read_reloads)
-        left = asyncio.Event()
-
-        def on_left() -> None:
-            left.set()
-            self._bus.leave(subscription)
-
-        watcher = self._tasks.supervised(
-            "disconnect of an event stream",
-            watch_disconnect(receive, on_left),
-            lambda _: on_left(),
-        )
-        server = self._live.now.server
         try:
-            with WatchedSend(scope, send, server.write_stall_s, on_left) as out:
-                stream = EventStream(out)
-                await stream.write(self._snapshot(model))
-                await _pump(subscription, stream, server.heartbeat_s)
-                if not left.is_set():
-                    await stream.end()
+            beginning, server = self._snapshot(model), self._live.now.server
+            await follow(subscription, beginning, (scope, receive, send), self._tasks, server)
         finally:
             self._bus.leave(subscription)
-            watcher.cancel()
 
     def _snapshot(self, model: str | None) -> bytes:
         """Where everything stands as the stream begins; nothing between it and what follows."""
         views = self._supervisor.snapshot().models
         states = [state_of(view) for view in views if model in (None, view.name)]
         return frame_of("snapshot", {"draining": self._supervisor.draining, "models": states})
+
+
+async def follow(
+    subscription: Subscription,
+    beginning: bytes,
+    connection: tuple[Scope, Receive, Send],
+    tasks: Tasks,
+    server: Server,
+) -> None:
+    """Streams `beginning` and every frame of the subscription, until it or the client ends it."""
+    scope, receive, send = connection
+    left = asyncio.Event()
+
+    def on_left() -> None:
+        left.set()
+        subscription.end()
+
+    watcher = tasks.supervised(
+        "disconnect of an event stream",
+        watch_disconnect(receive, on_left),
+        lambda _: on_left(),
+    )
+    try:
+        with WatchedSend(scope, send, server.write_stall_s, on_left) as out:
+            stream = EventStream(out)
+            await stream.write(beginning or COMMENT)
+            await _pump(subscription, stream, server.heartbeat_s)
+            if not left.is_set():
+                await stream.end()
+    finally:
+        watcher.cancel()
 
 
 async def _pump(subscription: Subscription, stream: EventStream, heartbeat_s: float) -> None:

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
 
@@ -30,9 +31,18 @@ from gateway.api.dialect import (
     Make,
     StreamEncoder,
 )
-from gateway.api.media import Media, refuse_images, remove
+from gateway.api.errors import JSON
+from gateway.api.gathering import Gathering, Place
+from gateway.api.media import Gathered, Media, remove
 from gateway.api.requests import cancellable, serial_of
-from gateway.api.sse import EventStream, WatchedSend, refuse, respond, watch_disconnect
+from gateway.api.sse import (
+    EventStream,
+    FileStream,
+    WatchedSend,
+    refuse,
+    respond,
+    watch_disconnect,
+)
 from gateway.errors import BodyTooLarge, ClientGone, ClientTooSlow, GatewayError, RequestTimeout
 from gateway.metrics import Metrics
 from gateway.registry.find import Model
@@ -40,15 +50,19 @@ from gateway.registry.schema import Server
 from gateway.residency import Phase
 from gateway.router import served_by
 from gateway.security.keys import access_of
-from gateway.security.media import MediaFile
-from gateway.served import Live
+from gateway.served import Live, Served
 from gateway.server import Receive, Scope, Send
 from gateway.supervisor.call import Call, CallFailed, CallItem, ClientLeft, Granted
 from gateway.supervisor.supervisor import Supervisor
 from gateway.supervisor.tasks import Tasks
 
+prompts = logging.getLogger("gateway.prompts")
+
 COMMIT_WHEN_SERVED_S = 1.0
 """Once its load has begun or its model is ready, a stream commits at the latest after this."""
+
+LOGGED_BYTES = 4096
+"""Of a request's body, where the operator wants it in the log."""
 
 HOLD_S = 0.5
 """Text that waits to be joined with more of it is sent after so long in any case."""
@@ -61,14 +75,14 @@ LOOK_AGAIN_S = 60.0
 class Asked(Generic[AnyDecoded]):
     """A request with the model and the settings that it met; it `began` in loop time.
 
-    `files` are its images. Whoever opens its calls removes them when these are closed.
+    Whoever opens its calls removes the files of its `media` when these are closed.
     """
 
     decoded: AnyDecoded
     model: Model
     server: Server
     began: float
-    files: tuple[MediaFile, ...] = ()
+    media: Gathered = field(default_factory=Gathered)
 
 
 class Exchange(Generic[AnyDecoded]):
@@ -85,6 +99,7 @@ class Exchange(Generic[AnyDecoded]):
     ) -> None:
         self._dialect = dialect
         self._media = media
+        self._gathering = Gathering(media, supervisor)
         self._live = live
         self._supervisor = supervisor
         self._tasks = tasks
@@ -98,8 +113,8 @@ class Exchange(Generic[AnyDecoded]):
             if isinstance(error, ClientGone):
                 return
             # A client that is still sending gets a reset, and not this, if we close at once.
-            too_large = isinstance(error, BodyTooLarge)
-            linger = partial(discard_body, receive) if too_large else None
+            unread = isinstance(error, BodyTooLarge) or scope["state"]["unread"]
+            linger = partial(discard_body, receive) if unread else None
             form = self._dialect.errors
             body = form.body(error, scope["state"]["request_id"])
             await refuse(send, error, body, linger, form.status(error))
@@ -107,20 +122,47 @@ class Exchange(Generic[AnyDecoded]):
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = asyncio.get_running_loop().time()
         served = self._live.now  # one registry for the whole of this request
-        body = await read_body(scope, receive, served.server.max_body_mb * 2**20)
-        decoded = self._decode(body, scope)
-        del body  # up to the cap in bytes, and the call may wait for long
+        decoded = await self._read(scope, receive, served.server)
+        try:
+            await self._run_decoded(decoded, served, began, scope, receive, send)
+        finally:
+            remove(decoded.uploads)
+
+    async def _read(self, scope: Scope, receive: Receive, server: Server) -> AnyDecoded:
+        """The request, decoded. Files that came with it are there until somebody removes them."""
+        if not self._dialect.form:
+            # Not to be kept: it is up to the cap in bytes, and the call may wait for long.
+            body = await read_body(scope, receive, server.max_body_mb * 2**20)
+            if server.log_prompts:
+                prompts.info("%s: %s", scope["state"]["request_id"], body[:LOGGED_BYTES])
+            return self._decode(body, scope)
+        form = await self._media.uploads.read(scope, receive, server)
+        try:
+            return self._dialect.decode(form)
+        except BaseException:
+            remove((form.file,))
+            raise
+
+    async def _run_decoded(
+        self,
+        decoded: AnyDecoded,
+        served: Served,
+        began: float,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
         access = access_of(scope)
         model = access.router(served.router).resolve(decoded.model, *self._dialect.kinds)
         scope["state"]["model"] = model.entry.name
-        if model.entry.kind != "vision":
-            refuse_images(decoded.media, model.entry.name)
         wish = access.wish(decoded.wish)
         decoded = dataclasses.replace(
             decoded, fingerprint=_fingerprint(model), wish=wish, serial=serial_of(scope)
         )
-        files = await self._media.fetch(decoded.media, served.server, receive)
-        await self._serve(Asked(decoded, model, served.server, began, files), scope, receive, send)
+        with self._metrics.in_flight.labels(model.entry.name).track_inprogress():
+            media = await self._gathering.gather(decoded, Place(model, served), scope, receive)
+            asked = Asked(decoded, model, served.server, began, media)
+            await self._serve(asked, scope, receive, send)
 
     def _decode(self, body: bytes, scope: Scope) -> AnyDecoded:
         return self._dialect.decode(body)
@@ -138,27 +180,36 @@ class Exchange(Generic[AnyDecoded]):
                 WatchedSend(scope, send, stall_s, lambda: self._too_slow(scope, calls))
             )
             answer = self._answer(asked, calls, scope)
-            if decoded.stream:
+            if decoded.raw is not None:
+                await answer.file(FileStream(out, decoded.raw))
+            elif decoded.stream:
+                assert self._dialect.stream is not None
                 await answer.stream(self._dialect.stream(decoded), EventStream(out))
             else:
-                await answer.whole(self._dialect.buffered(decoded), out)
+                assert self._dialect.buffered is not None
+                encoder = self._dialect.buffered(decoded)
+                await answer.whole(encoder, out, decoded.answer_type, large=self._dialect.large)
 
     def _answer(self, asked: Asked[AnyDecoded], calls: list[Call], scope: Scope) -> Answer:
         source = calls[0] if len(calls) == 1 else CallGroup(calls, asked.decoded.n)
         terms = _terms(asked.began, asked.decoded, asked.model, asked.server)
-        return Answer(source, terms, scope, self._first_token(asked.model, asked.began))
+        credit = partial(self._supervisor.credit, calls[0]) if self._dialect.credited else None
+        return Answer(source, terms, scope, self._first_token(asked, scope), credit)
 
     def _open(self, asked: Asked[AnyDecoded], held: contextlib.ExitStack) -> list[Call]:
-        """Every call of the request, each closed when `held` ends, and then its images removed.
+        """Every call of the request, each closed when `held` ends, and then its media removed.
 
         Raises as `Supervisor.open`.
         """
-        held.callback(remove, asked.files)
+        held.callback(remove, asked.media.files)
         model, decoded = asked.model, asked.decoded
         defaults, calls = _defaults(model), []
         for make in (decoded.make, *decoded.others):
             call = self._supervisor.open(
-                served_by(model), partial(_made, make, defaults), decoded.wish
+                served_by(model),
+                partial(_made, make, defaults, asked.media),
+                decoded.wish,
+                model.entry.name,
             )
             held.callback(self._supervisor.close, call)
             calls.append(call)
@@ -185,10 +236,16 @@ class Exchange(Generic[AnyDecoded]):
         for call in calls:
             self._supervisor.too_slow(call)
 
-    def _first_token(self, model: Model, began: float) -> Callable[[], None]:
-        seconds = self._metrics.time_to_first_token.labels(model.entry.name)
+    def _first_token(self, asked: Asked[AnyDecoded], scope: Scope) -> Callable[[], None]:
+        seconds = self._metrics.time_to_first_token.labels(asked.model.entry.name)
         loop = asyncio.get_running_loop()
-        return lambda: seconds.observe(loop.time() - began)
+
+        def note() -> None:
+            passed = loop.time() - asked.began
+            scope["state"]["ttft_s"] = round(passed, 4)
+            seconds.observe(passed)
+
+        return note
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,25 +262,61 @@ class Terms:
 
 
 class Answer:
-    """One request on its way from its calls to the client. `on_first_token` is called once."""
+    """One request on its way from its calls to the client. `on_first_token` is called once.
+
+    `credit` hears of the bytes that the client has taken of an answer that is sent by credit.
+    """
 
     def __init__(
-        self, source: Source, terms: Terms, scope: Scope, on_first_token: Callable[[], None]
+        self,
+        source: Source,
+        terms: Terms,
+        scope: Scope,
+        on_first_token: Callable[[], None],
+        credit: Callable[[int], None] | None = None,
     ) -> None:
         self._source = source
         self._terms = terms
         self._scope = scope
         self._loop = asyncio.get_running_loop()
         self._on_first_token: Callable[[], None] | None = on_first_token
+        self._credit = credit
 
-    async def whole(self, encoder: BodyEncoder, send: Send) -> None:
+    async def file(self, out: FileStream) -> None:
+        """Answers with the bytes of a file as they come. Raises what ended it before the first."""
+        try:
+            while True:
+                items = await self._batch(self._loop.time() + LOOK_AGAIN_S)
+                for item in items:
+                    if type(item) is wire.Bytes:
+                        await out.write(item.data)
+                    self._look((item,))
+                if _is_over(items):
+                    await out.end()
+                    return
+                self._look_at_clock()
+        except GatewayError as error:
+            if isinstance(error, ClientGone) or not out.committed:
+                raise
+            self._scope["state"]["error"] = error.code
+            out.cut()
+
+    async def whole(
+        self,
+        encoder: BodyEncoder,
+        send: Send,
+        content_type: bytes = JSON[1],
+        *,
+        large: bool = False,
+    ) -> None:
         """Answers with one body, when everything is there. Raises what ended the call early."""
         while True:
             items = await self._batch(self._loop.time() + LOOK_AGAIN_S)
             self._look(items)
             encoder.add(items)
             if _is_over(items):
-                await respond(send, 200, encoder.body())
+                body = await asyncio.to_thread(encoder.body) if large else encoder.body()
+                await respond(send, 200, body, [(b"content-type", content_type)])
                 return
             self._look_at_clock()
 
@@ -285,17 +378,23 @@ class Answer:
                 if self._on_first_token is not None:
                     self._on_first_token()
                     self._on_first_token = None
+                if type(item) is wire.Bytes and self._credit is not None:
+                    self._credit(len(item.data))
+            elif type(item) is wire.Finished:
+                self._scope["state"]["finished"] = item
             elif type(item) is CallFailed:
                 raise item.error
             elif type(item) is ClientLeft:
                 raise ClientGone("the client left")
 
 
-_TOKENS = frozenset({wire.TextDelta, wire.ReasoningDelta, wire.ToolCallStart})
+_TOKENS = frozenset(
+    {wire.TextDelta, wire.ReasoningDelta, wire.ToolCallStart, wire.Bytes, wire.Segment}
+)
 
 
-def _made(make: Make, defaults: Defaults, call_id: int) -> wire.Request:
-    return make(call_id, defaults)
+def _made(make: Make, defaults: Defaults, media: Gathered, call_id: int) -> wire.Request:
+    return media.into(make(call_id, defaults))
 
 
 def _terms(began: float, decoded: Decoded, model: Model, server: Server) -> Terms:

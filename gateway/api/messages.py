@@ -15,7 +15,7 @@ from msgspec import Meta
 from engines import wire
 from gateway.api.decode import BodyDecoder, check_plain
 from gateway.api.dialect import Defaults
-from gateway.api.media import Images, MediaRef
+from gateway.api.media import Attachments, MediaRef
 from gateway.api.messages_encode import MessagesDecoded
 from gateway.api.messages_prompt import (
     Name,
@@ -128,8 +128,8 @@ class Prompt:
 def prompt_of(request: PromptRequest) -> Prompt:
     """Raises `InvalidRequest`, naming the field at fault."""
     check_plain(request.chat_template_kwargs, "chat_template_kwargs")
-    images = Images()
-    messages = neutral_messages(request.system, request.messages, images)
+    attachments = Attachments()
+    messages = neutral_messages(request.system, request.messages, attachments)
     choice = _choice(request.tool_choice)
     kwargs = request.chat_template_kwargs or {}
     if prefills(messages):
@@ -140,7 +140,7 @@ def prompt_of(request: PromptRequest) -> Prompt:
         tool_choice=choice,
         reasoning=_reasoning(request),
         template_kwargs=kwargs,
-        media=images.refs,
+        media=attachments.refs,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from gateway.api.decode import check_plain
+from gateway.api.parts import Content
 from gateway.errors import InvalidRequest
 
 
@@ -54,7 +55,7 @@ class Calls:
         function = {"name": name, "arguments": arguments_object(arguments, path)}
         return {"id": call_id, "type": "function", "function": function}
 
-    def result(self, call_id: str | None, content: str, path: str) -> dict[str, Any]:
+    def result(self, call_id: str | None, content: Content, path: str) -> dict[str, Any]:
         """A whole tool message; `path` is where `call_id` is.
 
         Raises `InvalidRequest` for a result of no call.

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from gateway.api.media import Images
+from gateway.api.media import Attachments
 from gateway.api.messages_common import Calls
+from gateway.api.parts import Content, joined
 from gateway.api.tools import MAX_NAME, MAX_TOOLS, declared
 from gateway.errors import InvalidRequest, Unsupported
 
@@ -31,6 +32,9 @@ BILLING = "x-anthropic-billing-header:"
 that holds it is never found in the prompt cache."""
 
 SIGNATURE = "mlx-gateway-"
+
+_BETWEEN = "\n"
+"""Between the texts of one turn."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 Id = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
@@ -112,14 +116,14 @@ Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
 
 
 def neutral_messages(
-    system: System | None, turns: Sequence[Turn], images: Images
+    system: System | None, turns: Sequence[Turn], attachments: Attachments
 ) -> list[dict[str, Any]]:
-    """Messages as chat templates take them, their images noted in `images`.
+    """Messages as chat templates take them, their images noted in `attachments`.
 
     Raises `InvalidRequest`, naming the block at fault.
     """
     leading = [_without_billing(text) for text in _texts(system)]
-    conversation = _Conversation(images)
+    conversation = _Conversation(attachments)
     for index, turn in enumerate(turns):
         path = f"messages[{index}].content"
         match turn.role:
@@ -147,36 +151,36 @@ def prefills(messages: Sequence[dict[str, Any]]) -> bool:
 class _Conversation:
     """The turns so far; the owner of `messages`."""
 
-    def __init__(self, images: Images) -> None:
+    def __init__(self, attachments: Attachments) -> None:
         self.messages: list[dict[str, Any]] = []
         self._calls = Calls()
-        self._images = images
+        self._attachments = attachments
 
-    def say(self, role: str, text: str) -> None:
-        """Text of this role, as a part of its running turn or in a new one."""
+    def say(self, role: str, content: Content) -> None:
+        """What this role says, as a part of its running turn or in a new one."""
         last = self._turn(role)
-        last["content"] = _joined([last["content"], text])
+        last["content"] = joined([last["content"], content], _BETWEEN)
 
     def user(self, content: str | list[Block], path: str) -> None:
         blocks: list[Block] = [Text(content)] if isinstance(content, str) else content
-        texts: list[str] = []
+        contents: list[Content] = []
         answered = False
         for number, block in enumerate(blocks):
             at = f"{path}[{number}]"
             match block:
                 case Text(text):
-                    texts.append(text)
+                    contents.append(text)
                 case ToolResult():
                     self._result(block, at)
                     answered = True
                 case Image():
-                    texts.append(self._images.add(block.url, at))
+                    contents.append([self._attachments.add(block.url, at)])
                 case Thinking() | RedactedThinking() | ToolUse():
                     raise _misplaced(block, "user", at)
                 case Document():
                     raise _not_served(block, at)
-        if texts or not answered:
-            self.say("user", _joined(texts))
+        if contents or not answered:
+            self.say("user", joined(contents, _BETWEEN))
 
     def assistant(self, content: str | list[Block], path: str) -> None:
         turn = self._turn("assistant")
@@ -205,11 +209,22 @@ class _Conversation:
             turn["tool_calls"] = [*turn.get("tool_calls", ()), *calls]
 
     def _result(self, block: ToolResult, path: str) -> None:
-        text = _joined(_only_texts(block.content or "", f"{path}.content", self._images))
+        content = joined(self._told(block.content or "", f"{path}.content"), _BETWEEN)
         if block.is_error:
             # Templates have no other way to tell a failure from a result.
-            text = f"Error: {text}"
-        self.messages.append(self._calls.result(block.tool_use_id, text, f"{path}.tool_use_id"))
+            content = joined(["Error: ", content])
+        self.messages.append(self._calls.result(block.tool_use_id, content, f"{path}.tool_use_id"))
+
+    def _told(self, content: str | Sequence[Block], path: str) -> Iterator[Content]:
+        """What a result holds: texts and images."""
+        for number, block in enumerate([Text(content)] if isinstance(content, str) else content):
+            at = f"{path}[{number}]"
+            if isinstance(block, Text):
+                yield block.text
+            elif isinstance(block, Image):
+                yield [self._attachments.add(block.url, at)]
+            else:
+                raise _not_served(block, at)
 
     def _turn(self, role: str) -> dict[str, Any]:
         if not self.messages or self.messages[-1]["role"] != role:
@@ -223,26 +238,20 @@ def _texts(content: System | None) -> list[str]:
     return [block.text for block in content or ()]
 
 
-def _only_texts(
-    content: str | Sequence[Block], path: str, images: Images | None = None
-) -> list[str]:
-    """The texts of blocks that are nothing else, or images where `images` takes them."""
+def _only_texts(content: str | Sequence[Block], path: str) -> list[str]:
+    """The texts of blocks that are nothing else."""
     if isinstance(content, str):
         return [content]
     texts = []
     for number, block in enumerate(content):
-        at = f"{path}[{number}]"
-        if isinstance(block, Text):
-            texts.append(block.text)
-        elif isinstance(block, Image) and images is not None:
-            texts.append(images.add(block.url, at))
-        else:
-            raise _not_served(block, at)
+        if not isinstance(block, Text):
+            raise _not_served(block, f"{path}[{number}]")
+        texts.append(block.text)
     return texts
 
 
 def _joined(texts: Sequence[str]) -> str:
-    return "\n".join(text for text in texts if text)
+    return _BETWEEN.join(text for text in texts if text)
 
 
 def _without_billing(text: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.api.errors import speaks_anthropic
+from gateway.api.media import taken_by
 from gateway.api.messages_models import model_info, model_page
 from gateway.api.sse import respond
 from gateway.api.views import unix_time
@@ -60,7 +61,7 @@ class Models:
     def _card(self, model: Model, views: dict[str, ModelView]) -> dict[str, Any]:
         entry, base = model.entry, served_by(model)
         view, slot = views[base], self._supervisor.slots[base]
-        context = slot.ready.context_length if slot.ready else _context_length(model)
+        context = (slot.ready.context_length or None) if slot.ready else _context_length(model)
         status: dict[str, Any] = {"value": STATUS[view.state]}
         if view.reason:
             status["reason"] = view.reason
@@ -79,8 +80,8 @@ class Models:
             "max_model_len": context,
             "status": status,
             "architecture": {
-                "input_modalities": ["text", "image"] if entry.kind == "vision" else ["text"],
-                "output_modalities": ["text"],
+                "input_modalities": taken_by(model, slot.ready),
+                "output_modalities": [_OUTPUTS.get(entry.kind or "text", "text")],
             },
             "meta": {
                 "kind": model.entry.kind,
@@ -95,6 +96,10 @@ class Models:
                 "measured_bytes": view.measured_bytes,
             },
         }
+
+
+_OUTPUTS = {"embedding": "embedding", "rerank": "score", "speech": "audio"}
+"""What comes out of a model that does not write text, by its kind."""
 
 
 def _context_length(model: Model) -> int | None:

@@ -34,14 +34,36 @@ class JsonSchema(msgspec.Struct, frozen=True):
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
+    """`schema` beside `json_object` is llama.cpp's way to say json_schema."""
+
     type: str
     json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
+
+
+Regex = Annotated[str, Meta(min_length=1, max_length=65_536)]
+Grammar = Annotated[str, Meta(min_length=1, max_length=131_072)]
+Choices = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=4096)]], Meta(min_length=1, max_length=1024)
+]
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True):
+    """vLLM's later names for the `guided_*` fields; exactly one is given."""
+
+    json: dict[str, Any] | str | None = None
+    regex: Regex | None = None
+    choice: Choices | None = None
+    grammar: Grammar | None = None
+    json_object: bool | None = None
+    structural_tag: Any = None
 
 
 class OpenAIFields(SamplingFields, frozen=True, kw_only=True):
     """Null means not given; unknown fields are ignored.
 
-    The `guided_*` fields are those of vLLM: a JSON schema, a regular expression, a Lark grammar.
+    The `guided_*` fields are those of vLLM: a JSON schema, a regular expression, a grammar in Lark
+    or GBNF, or texts to choose from.
     """
 
     model: ModelName
@@ -51,11 +73,12 @@ class OpenAIFields(SamplingFields, frozen=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=MAX_STOPS)] | None = None
     response_format: ResponseFormat | None = None
-    guided_json: dict[str, Any] | None = None
-    guided_regex: Annotated[str, Meta(min_length=1, max_length=65_536)] | None = None
-    guided_grammar: Annotated[str, Meta(min_length=1, max_length=1_048_576)] | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: Regex | None = None
+    guided_grammar: Grammar | None = None
+    guided_choice: Choices | None = None
+    structured_outputs: StructuredOutputs | None = None
     # Known and not served: these values pass, anything else is refused by name.
-    guided_choice: Any = None
     min_tokens: Any = None
     ignore_eos: Any = None
     stop_token_ids: Any = None
@@ -68,7 +91,6 @@ class OpenAIFields(SamplingFields, frozen=True, kw_only=True):
 
 
 _OTHERS: dict[str, tuple[Any, ...]] = {
-    "guided_choice": (),
     "min_tokens": (0,),
     "ignore_eos": (False,),
     "stop_token_ids": ([],),
@@ -99,9 +121,11 @@ def format_of(request: OpenAIFields) -> wire.Format:
         (field, made)
         for field, made in (
             ("response_format", _response_format(request.response_format)),
-            ("guided_json", _guided_json(request.guided_json)),
+            ("guided_json", _json("guided_json", request.guided_json)),
             ("guided_regex", _grammar("regex", request.guided_regex)),
             ("guided_grammar", _grammar("lark", request.guided_grammar)),
+            ("guided_choice", _choice(request.guided_choice)),
+            *_structured(request.structured_outputs),
         )
         if made != TEXT
     ]
@@ -111,24 +135,55 @@ def format_of(request: OpenAIFields) -> wire.Format:
     return formats[0][1] if formats else TEXT
 
 
+def _structured(given: StructuredOutputs | None) -> list[tuple[str, wire.Format]]:
+    if given is None:
+        return []
+    field = "structured_outputs"
+    if given.structural_tag is not None:
+        path = f"{field}.structural_tag"
+        raise Unsupported(f"{path}: this is not served; force the tool instead", param=path)
+    return [
+        (f"{field}.json", _json(f"{field}.json", given.json)),
+        (f"{field}.regex", _grammar("regex", given.regex)),
+        (f"{field}.choice", _choice(given.choice)),
+        (f"{field}.grammar", _grammar("lark", given.grammar)),
+        (f"{field}.json_object", JSON if given.json_object else TEXT),
+    ]
+
+
 def _response_format(given: ResponseFormat | None) -> wire.Format:
     if given is None:
         return TEXT
     if given.type == "json_schema" and given.json_schema is None:
         path = "response_format.json_schema"
         raise InvalidRequest(f"{path}: this field is required", param=path)
+    if given.type == "json_object" and given.schema:
+        return _json("response_format.schema", given.schema)
     schema = given.json_schema.schema if given.json_schema else None
     return named_format(
         given.type, schema, "response_format.type", "response_format.json_schema.schema"
     )
 
 
-def _guided_json(schema: dict[str, Any] | None) -> wire.Format:
+def _json(path: str, schema: dict[str, Any] | str | None) -> wire.Format:
+    """A schema, perhaps as JSON text."""
     if schema is None:
         return TEXT
-    check_plain(schema, "guided_json")
+    if isinstance(schema, str):
+        try:
+            schema = msgspec.json.decode(schema, type=dict[str, Any])
+        except (msgspec.MsgspecError, RecursionError):
+            raise InvalidRequest(f"{path}: is not a JSON schema", param=path) from None
+    check_plain(schema, path)
     return wire.Format("json_schema", schema) if schema else JSON
 
 
 def _grammar(kind: Any, grammar: str | None) -> wire.Format:
     return TEXT if grammar is None else wire.Format(kind, grammar)
+
+
+def _choice(texts: list[str] | None) -> wire.Format:
+    if texts is None:
+        return TEXT
+    quoted = (msgspec.json.encode(text).decode() for text in texts)
+    return wire.Format("lark", "start: " + " | ".join(quoted))

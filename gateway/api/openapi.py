@@ -18,10 +18,15 @@ from gateway.api import shapes
 from gateway.api.admin import Pin
 from gateway.api.chat import ChatRequest
 from gateway.api.completions import CompletionRequest
+from gateway.api.embeddings import EmbeddingsRequest
 from gateway.api.messages import MessagesRequest, PromptRequest
+from gateway.api.rerank import ROUTES as RERANK_ROUTES
+from gateway.api.rerank import RerankRequest
 from gateway.api.responses import ResponsesRequest
+from gateway.api.speech import MEDIA_TYPES, SpeechRequest
 from gateway.api.sse import respond
 from gateway.api.tokens import DetokenizeRequest, TokenizeRequest
+from gateway.api.transcriptions import TranscriptionRequest
 from gateway.server import Receive, Scope, Send
 
 Json = dict[str, Any]
@@ -30,6 +35,8 @@ Struct = type[msgspec.Struct]
 JSON = "application/json"
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
+FORM = "multipart/form-data"
+SUBTITLES = ("application/x-subrip", "text/vtt")
 
 REF = "#/components/schemas/{name}"
 
@@ -39,7 +46,8 @@ class Operation:
     """One method of one path. `{...}` in the path is a parameter, `query` names others.
 
     `answers` are alternatives of one JSON answer; without any it is text. `events` says that the
-    answer can be, or is, an event stream. With `optional_body` there need be none.
+    answer can be, or is, an event stream; `files` are media types of files that it can be. With
+    `optional_body` there need be none. With `form` it is a form that has a file beside its fields.
     """
 
     method: str
@@ -48,8 +56,10 @@ class Operation:
     tag: str
     body: Struct | None = None
     optional_body: bool = False
+    form: bool = False
     answers: tuple[Struct, ...] = ()
     events: bool = False
+    files: tuple[str, ...] = ()
     query: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ("200",)
 
@@ -66,9 +76,29 @@ def _generate(path: str, body: Struct, answer: Struct, summary: str) -> Operatio
     )
 
 
+def _vectors(path: str, body: Struct, answer: Struct, summary: str) -> Operation:
+    return Operation(
+        method="post", path=path, summary=summary, tag="vectors", body=body, answers=(answer,)
+    )
+
+
 def _question(path: str, body: Struct, answer: Struct, summary: str) -> Operation:
     return Operation(
         method="post", path=path, summary=summary, tag="tokens", body=body, answers=(answer,)
+    )
+
+
+def _from_audio(name: str, summary: str) -> Operation:
+    return Operation(
+        method="post",
+        path=f"/v1/audio/{name}",
+        summary=summary,
+        tag="audio",
+        body=TranscriptionRequest,
+        form=True,
+        answers=(shapes.Transcription, shapes.VerboseTranscription),
+        events=True,
+        files=(TEXT, *SUBTITLES),
     )
 
 
@@ -117,6 +147,17 @@ def _request(method: str, more: str) -> Operation:
     )
 
 
+def _clear(more: str, summary: str, *query: str) -> Operation:
+    return Operation(
+        method="delete",
+        path=f"/v1/cache{more}",
+        summary=summary,
+        tag="operate",
+        answers=(shapes.ClearedCache,),
+        query=query,
+    )
+
+
 def _get(path: str, summary: str, *answers: Struct, **more: Any) -> Operation:
     return Operation(
         method="get", path=path, summary=summary, tag="operate", answers=answers, **more
@@ -137,6 +178,37 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     _question("/tokenize", TokenizeRequest, shapes.TokenList, "The tokens of a text or a prompt"),
     _question("/detokenize", DetokenizeRequest, shapes.Prompt, "The text of tokens"),
+    _vectors("/v1/embeddings", EmbeddingsRequest, shapes.Embeddings, "Vectors of texts"),
+    *(
+        _vectors(route, RerankRequest, shapes.Ranking, "Documents by relevance")
+        for route in RERANK_ROUTES
+    ),
+    Operation(
+        method="post",
+        path="/v1/audio/speech",
+        summary="Speak a text",
+        tag="audio",
+        body=SpeechRequest,
+        events=True,
+        files=tuple(MEDIA_TYPES.values()),
+    ),
+    _from_audio("transcriptions", "What is said in a file"),
+    _from_audio("translations", "What is said in a file, in English"),
+    Operation(
+        method="get",
+        path="/v1/audio/voices",
+        summary="The voices of a speech model",
+        tag="audio",
+        answers=(shapes.VoiceList,),
+        query=("model",),
+    ),
+    Operation(
+        method="get",
+        path="/v1/requests",
+        summary="The requests in progress that this key may end",
+        tag="requests",
+        answers=(shapes.RequestList,),
+    ),
     _request("post", "/cancel"),
     _request("delete", ""),
     _get(
@@ -151,12 +223,17 @@ OPERATIONS: tuple[Operation, ...] = (
     _model("put", "pin", "Keep a model, once it is loaded", body=Pin),
     _model("delete", "pin", "End what a pin began"),
     _get("/v1/models/{model}/events", "What happens to a model", events=True),
+    _get("/v1/cache/stats", "What models keep of prompts", shapes.CacheStats, query=("model",)),
+    _clear("", "Have models forget prompts and images", "model"),
+    _clear("/prefix", "Have models forget prompts", "model", "prefix"),
     _get("/health", "How the gateway is", shapes.Health),
     _get("/livez", "Whether it is alive"),
     _get("/readyz", "Whether it takes requests"),
-    _get("/metrics", "Prometheus metrics"),
+    _get("/metrics", "Prometheus metrics", query=("aliases",)),
     _get("/v1/status", "Everything about every model", shapes.Status),
     _get("/openapi.json", "This document"),
+    _get("/", "The dashboard", files=("text/html",)),
+    _get("/web/{name}", "What the dashboard is made of", files=("text/css", "text/javascript")),
     Operation(
         method="post",
         path="/admin/reload",
@@ -171,6 +248,13 @@ OPERATIONS: tuple[Operation, ...] = (
         query=("model",),
     ),
     _get("/admin/events", "What happens to all models", events=True),
+    _get(
+        "/admin/logs",
+        "What the gateway and its engines say",
+        shapes.LogLines,
+        query=("lines", "model", "level", "follow"),
+        events=True,
+    ),
 )
 
 _ERRORS = {
@@ -192,7 +276,7 @@ _SCHEMES: Json = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-_OPEN = frozenset({"/health", "/livez", "/readyz", "/openapi.json"})
+_OPEN = frozenset({"/health", "/livez", "/readyz", "/openapi.json", "/", "/web/{name}"})
 
 
 async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -250,11 +334,19 @@ def _operation(operation: Operation, ref_of: dict[Struct, Json]) -> Json:
     if operation.body is not None:
         described["requestBody"] = {
             "required": not operation.optional_body,
-            "content": {JSON: {"schema": ref_of[operation.body]}},
+            "content": _body(operation, ref_of[operation.body]),
         }
     if path in _OPEN:
         described["security"] = []
     return described
+
+
+def _body(operation: Operation, ref: Json) -> Json:
+    if not operation.form:
+        return {JSON: {"schema": ref}}
+    file = {"type": "string", "format": "binary"}
+    with_file = {"type": "object", "properties": {"file": file}, "required": ["file"]}
+    return {FORM: {"schema": {"allOf": [ref, with_file]}}}
 
 
 def _operation_id(operation: Operation) -> str:
@@ -276,10 +368,12 @@ def _answer(operation: Operation, ref_of: dict[Struct, Json]) -> Json:
         content[JSON] = {"schema": _any_of([ref_of[answer] for answer in operation.answers])}
     elif operation.path == "/openapi.json":
         content[JSON] = {"schema": {"type": "object"}}
-    elif not operation.events:
+    elif not operation.events and not operation.files:
         content[TEXT] = {"schema": {"type": "string"}}
     if operation.events:
         content[EVENTS] = {"schema": {"type": "string"}}
+    for media_type in operation.files:
+        content[media_type] = {"schema": {"type": "string", "format": "binary"}}
     return {"description": operation.summary, "content": content}
 
 

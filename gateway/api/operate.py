@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 import msgspec
 
 from engines import wire
 from gateway import __version__
 from gateway.api.admin import Outcome
+from gateway.api.figures import gauges, memory_by_class
+from gateway.api.query import query_of
 from gateway.api.sse import respond
 from gateway.api.views import unix_time
-from gateway.metrics import Gauges, Metrics, ModelGauges
+from gateway.errors import InvalidRequest
+from gateway.metrics import Metrics
 from gateway.registry.find import Model
-from gateway.residency import ModelView, Pressure, State
+from gateway.residency import ModelView, State
 from gateway.security.keys import access_of
 from gateway.served import Live
 from gateway.server import Receive, Scope, Send
 from gateway.supervisor.probe import Probe
 from gateway.supervisor.slot import Slot
 from gateway.supervisor.supervisor import Supervisor
+from gateway.threads import in_thread
 
 TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
 METRICS = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
@@ -50,7 +54,6 @@ class Operate:
         self._metrics = metrics
         self._reloads = reloads
         self._began = time.monotonic()
-        metrics.show(self._gauges)
 
     async def livez(self, scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, 200, b"alive\n", TEXT)
@@ -75,16 +78,20 @@ class Operate:
         await respond(send, 200, msgspec.json.encode(body))
 
     async def metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """With `?aliases=vllm` under vLLM's names too."""
+        aliases = _aliases(scope)
         configured = {model.entry.name for model in self._live.now.router.models}
         self._metrics.forget_others(configured | self._supervisor.slots.keys())
-        await respond(send, 200, self._metrics.page(), METRICS)
+        self._metrics.count_lost()
+        page = await in_thread(self._metrics.page, gauges(self._supervisor), aliases=aliases)
+        await respond(send, 200, page, METRICS)
 
     async def status(self, scope: Scope, receive: Receive, send: Send) -> None:
         seen, snapshot = self._seen(scope), self._supervisor.snapshot()
         views = {view.name: view for view in snapshot.models}
         # It names models, and files of the gateway's machine.
         last = self._reloads.last if access_of(scope).may_read_reloads else None
-        ledger = snapshot.ledger
+        ledger, turns = snapshot.ledger, self._supervisor.turns
         body = {
             "version": __version__,
             "uptime_s": round(time.monotonic() - self._began, 1),
@@ -101,6 +108,12 @@ class Operate:
                 "overcommitted": ledger.overcommitted,
                 "system_available_bytes": self._probe.available_bytes(),
             },
+            "prefill": {
+                "slots": turns.slots,
+                "holding": [name for name in turns.holding if name in seen],
+                "late": [name for name in turns.late if name in seen],
+                "waiting": [name for name in turns.waiting if name in seen],
+            },
             "models": [
                 _model_status(slot.model, views[name], slot)
                 for name, slot in self._supervisor.slots.items()
@@ -114,33 +127,13 @@ class Operate:
         access = access_of(scope)
         return {name for name, slot in self._supervisor.slots.items() if access.sees(slot.model)}
 
-    def _gauges(self) -> Gauges:
-        snapshot = self._supervisor.snapshot()
-        slots = self._supervisor.slots
-        return Gauges(
-            budget_bytes=snapshot.ledger.budget,
-            committed_bytes=snapshot.ledger.committed,
-            stranded_bytes=snapshot.ledger.stranded,
-            available_bytes=snapshot.ledger.available,
-            overcommitted=snapshot.ledger.overcommitted is not None,
-            pressure=snapshot.pressure,
-            engines=snapshot.engines,
-            states=tuple(State),
-            pressures=get_args(Pressure),
-            models=[
-                ModelGauges(
-                    model=view.name,
-                    leases=view.running,
-                    waiting=view.waiting,
-                    state=view.state,
-                    loaded=view.state in (State.READY, State.DRAINING),
-                    pinned=view.pinned,
-                    charge_bytes=view.charge_bytes,
-                    memory=_by_class(view, slots[view.name]),
-                )
-                for view in snapshot.models
-            ],
-        )
+
+def _aliases(scope: Scope) -> bool:
+    """Raises `InvalidRequest` for names that we do not have."""
+    asked = query_of(scope).get("aliases")
+    if asked not in (None, "vllm"):
+        raise InvalidRequest(f"aliases: vllm, not {asked[:50]!r}", param="aliases")
+    return asked is not None
 
 
 def _model_status(model: Model, view: ModelView, slot: Slot) -> dict[str, Any]:
@@ -167,7 +160,7 @@ def _model_status(model: Model, view: ModelView, slot: Slot) -> dict[str, Any]:
         "idle_s": view.idle_s,
         "charge_bytes": view.charge_bytes,
         "measured_bytes": view.measured_bytes,
-        "measured": _by_class(view, slot),
+        "measured": memory_by_class(view, slot),
         "limits": slot.ready.applied if slot.ready else {},
         "prompt_cache": msgspec.structs.asdict(cache),
         "entry": _effective(model),
@@ -179,18 +172,3 @@ def _effective(model: Model) -> dict[str, Any]:
     entry: dict[str, Any] = msgspec.to_builtins(model.entry)
     entry["env"] = sorted(model.entry.env)
     return entry
-
-
-def _by_class(view: ModelView, slot: Slot) -> dict[str, int]:
-    """Bytes by class; what the whole measures above the known classes is `unattributed`."""
-    beat = slot.heartbeat
-    memory = beat.memory if beat else slot.ready.memory if slot.ready else wire.Memory()
-    known = memory.weights_bytes + memory.kv_bytes + memory.prompt_cache_bytes
-    return {
-        "weights": memory.weights_bytes,
-        "kv": memory.kv_bytes,
-        "prompt_cache": memory.prompt_cache_bytes,
-        "mlx_cache": memory.mlx_cache_bytes,
-        "process": memory.process_bytes,
-        "unattributed": max(0, view.measured_bytes - known - memory.mlx_cache_bytes),
-    }

@@ -1,4 +1,4 @@
-"""`POST /v1/requests/{id}/cancel` and `DELETE /v1/requests/{id}`: ending a request from outside.
+"""`GET /v1/requests`, and ending one from outside: `POST .../{id}/cancel`, `DELETE .../{id}`.
 
 Owns the map of requests in progress: an entry is there while its connection is served, so there
 are never more of them than connections. A request is found by its `x-request-id` and by the id of
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -51,11 +52,22 @@ class Requests:
     def running(self, state: State) -> Iterator[None]:
         """Lists a request, by its state, for as long as it is served."""
         serial = _serial(state["request_id"])
+        state["since"] = time.time()
         self._running[serial] = state
         try:
             yield
         finally:
             del self._running[serial]
+
+    async def index(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Those that the sender may end, oldest first."""
+        access = access_of(scope)
+        listed = [
+            _line(state)
+            for state in self._running.values()
+            if state.get("cancel") is not None and _may_cancel(access, state)
+        ]
+        await respond(send, 200, msgspec.json.encode({"object": "list", "data": listed}))
 
     async def cancel(self, scope: Scope, receive: Receive, send: Send) -> None:
         """200 when it was told to end; 404 for one that is over, or another key's."""
@@ -77,8 +89,11 @@ class Requests:
         return state
 
 
-def cancellable(scope: Scope, cancel: Cancel) -> None:
-    """Tells how the request of this scope is ended; what it is given is what its client is told."""
+def cancellable(scope: Scope, cancel: Cancel | None) -> None:
+    """Tells how the request of this scope is ended; what it is given is what its client is told.
+
+    None: it cannot be, at the moment.
+    """
     scope["state"]["cancel"] = cancel
 
 
@@ -89,6 +104,18 @@ def serial_of(scope: Scope) -> str:
 
 def _serial(id_: str) -> str:
     return id_.removeprefix(PREFIX)
+
+
+def _line(state: State) -> dict[str, Any]:
+    """`since` is seconds since 1970; `ttft_s` how long its first token took, None before it."""
+    return {
+        "id": state["request_id"],
+        "route": state["route"],
+        "model": state["model"],
+        "key": state["key"],
+        "since": round(state["since"], 3),
+        "ttft_s": state.get("ttft_s"),
+    }
 
 
 def _may_cancel(access: Access, state: State) -> bool:

@@ -19,6 +19,7 @@ from engines import wire
 from gateway.api.decode import BodyDecoder, check_plain
 from gateway.api.dialect import Defaults
 from gateway.api.formats import TEXT, named_format
+from gateway.api.media import VideoLength, VideoRate
 from gateway.api.openai_fields import MaxTokens, ModelName
 from gateway.api.responses_encode import ResponsesDecoded
 from gateway.api.responses_items import (
@@ -118,6 +119,8 @@ class ResponsesRequest(SamplingFields, frozen=True, kw_only=True):
     prompt_cache_key: Label | None = None
     enable_thinking: bool | None = None
     thinking_token_budget: Annotated[int, Meta(ge=0, le=10**9)] | None = None
+    video_fps: VideoRate | None = None
+    video_max_frames: VideoLength | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     # Known and not served: these values pass, anything else is refused by name.
     truncation: Any = None
@@ -174,13 +177,14 @@ def decode(body: bytes, history: History) -> ResponsesDecoded:
         tool_choice=tools.choice,
         format=_format(request),
         logprobs=top_logprobs if top_logprobs or LOGPROBS in include else None,
+        video=wire.VideoFrames(request.video_fps, request.video_max_frames),
     )
     return ResponsesDecoded(
         model=request.model,
         stream=bool(request.stream),
         include_usage=True,
         make=lambda call_id, defaults: _generate(request, asked, call_id, defaults),
-        media=conversation.images.refs,
+        media=conversation.attachments.refs,
         timeout_s=request.timeout,
         wish=wish(request),
         owner=history.owner,

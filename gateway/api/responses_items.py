@@ -19,10 +19,12 @@ from uuid import uuid4
 import msgspec
 from msgspec import Meta
 
-from gateway.api.media import Images
+from gateway.api.media import Attachments, InputAudio
 from gateway.api.messages_common import Calls
+from gateway.api.parts import Content, joined
 from gateway.api.tools import MAX_NAME
 from gateway.errors import InvalidRequest, NotFound, Unsupported
+from gateway.security.containers import MediaKind
 
 log = logging.getLogger("gateway.responses")
 
@@ -36,6 +38,11 @@ SEAL = "mlx-gateway-"
 """How the `encrypted_content` of ours begins. It keeps thoughts, not secrets: it is only opaque."""
 
 IMAGE = "input_image"
+VIDEO = "input_video"
+AUDIO = "input_audio"
+
+_MEDIA: dict[str, MediaKind] = {IMAGE: "image", VIDEO: "video", AUDIO: "audio"}
+"""Types of parts that are media. Videos are an addition of open-weight servers."""
 
 RECORDS = frozenset(
     {
@@ -47,7 +54,9 @@ RECORDS = frozenset(
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a content, an output or a summary: a text or an image; others are refused by name.
+    """A part of a content, an output or a summary: a text or one of the media.
+
+    Parts of other types are refused by name.
 
     `detail` says how finely to look at an image, which is the model's own affair here.
     """
@@ -56,6 +65,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     refusal: str | None = None
     image_url: str | None = None
+    file_id: str | None = None
+    video_url: str | None = None
+    input_audio: InputAudio | None = None
     detail: str | None = None
 
 
@@ -160,6 +172,10 @@ def _listed_part(part: Part) -> Json:
         return {"type": "refusal", "refusal": part.refusal}
     if part.type == IMAGE:
         return {"type": IMAGE, "image_url": part.image_url, "detail": part.detail or "auto"}
+    if part.type == VIDEO:
+        return {"type": VIDEO, "video_url": part.video_url}
+    if part.type == AUDIO:
+        return {"type": AUDIO, "input_audio": msgspec.to_builtins(part.input_audio)}
     told: Json = {"type": part.type, "text": part.text}
     return {**told, "annotations": []} if part.type == "output_text" else told
 
@@ -190,11 +206,11 @@ def _unsealed(seal: str | None) -> str:
 
 
 class Conversation:
-    """Messages as chat templates take them; the owner of `messages` and of their `images`."""
+    """Messages as chat templates take them; the owner of `messages` and of `attachments`."""
 
     def __init__(self, instructions: str | None = None) -> None:
         self.messages: list[Json] = []
-        self.images = Images()
+        self.attachments = Attachments()
         self._calls = Calls()
         self._thoughts: list[str] = []
         if instructions:
@@ -212,7 +228,7 @@ class Conversation:
             case "function_call_output":
                 if item.output is None:
                     raise _missing(f"{path}.output")
-                output = _text(item.output, f"{path}.output", self.images)
+                output = _content(item.output, f"{path}.output", self.attachments)
                 self._thoughts.clear()
                 self.messages.append(self._calls.result(item.call_id, output, f"{path}.call_id"))
             case kind if kind in RECORDS:
@@ -227,21 +243,22 @@ class Conversation:
     def _message(self, item: Item, path: str) -> None:
         if item.content is None:
             raise _missing(f"{path}.content")
-        images = self.images if item.role == "user" else None
-        text = _text(item.content, f"{path}.content", images)
-        match _required(item.role, f"{path}.role"):
+        at = f"{path}.content"
+        if _required(item.role, f"{path}.role") == "user":
+            self._asked(_content(item.content, at, self.attachments))
+            return
+        text = _text(item.content, at)
+        match item.role:
             case "assistant":
                 self._said(text)
-            case "user":
-                self._asked(text)
             case _ if all(message["role"] == "system" for message in self.messages):
                 self._join("system", text)
             case _:
                 self._asked(f"<system-reminder>\n{text}\n</system-reminder>")
 
-    def _asked(self, text: str) -> None:
+    def _asked(self, content: Content) -> None:
         self._thoughts.clear()
-        self._join("user", text)
+        self._join("user", content)
 
     def _said(self, text: str) -> None:
         turn = self._turn()
@@ -268,27 +285,48 @@ class Conversation:
             )
         return turn
 
-    def _join(self, role: str, text: str) -> None:
+    def _join(self, role: str, content: Content) -> None:
         if self.messages and self.messages[-1]["role"] == role:
             last = self.messages[-1]
-            last["content"] = f"{last['content']}\n\n{text}"
+            last["content"] = joined([last["content"], content], "\n\n")
         else:
-            self.messages.append({"role": role, "content": text})
+            self.messages.append({"role": role, "content": content})
 
 
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
-def _text(content: str | Sequence[Part], path: str, images: Images | None = None) -> str:
-    """All of a content as one text; it can hold images where `images` takes them."""
+def _content(content: str | Sequence[Part], path: str, attachments: Attachments) -> Content:
+    """A content that can hold media, which `attachments` notes."""
     if isinstance(content, str):
         return content
-    return "".join(_part(part, f"{path}[{index}]", images) for index, part in enumerate(content))
+    return joined(
+        [attachments.add(_address(part, at), at, _MEDIA[part.type])]
+        if part.type in _MEDIA
+        else _part(part, at)
+        for part, at in ((part, f"{path}[{index}]") for index, part in enumerate(content))
+    )
 
 
-def _part(part: Part, path: str, images: Images | None) -> str:
-    if part.type == IMAGE and images is not None:
-        return images.add(part.image_url, path)
+def _address(part: Part, path: str) -> str | None:
+    if part.type == IMAGE and part.image_url is None and part.file_id is not None:
+        raise Unsupported(
+            f"{path}.file_id: no files are kept here; send the image in image_url",
+            param=f"{path}.file_id",
+        )
+    if part.type == AUDIO:
+        return None if part.input_audio is None else part.input_audio.url
+    return part.video_url if part.type == VIDEO else part.image_url
+
+
+def _text(content: str | Sequence[Part], path: str) -> str:
+    """All of a content of texts as one."""
+    if isinstance(content, str):
+        return content
+    return "".join(_part(part, f"{path}[{index}]") for index, part in enumerate(content))
+
+
+def _part(part: Part, path: str) -> str:
     if part.type == "refusal":
         return _required(part.refusal, f"{path}.refusal")
     if part.type not in _TEXTS:

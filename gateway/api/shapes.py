@@ -168,6 +168,71 @@ class Prompt(_Shape, frozen=True, kw_only=True):
     prompt: str
 
 
+class EmbeddingsUsage(_Shape, frozen=True, kw_only=True):
+    prompt_tokens: Tokens
+    total_tokens: Tokens
+
+
+class Embedding(_Shape, frozen=True, kw_only=True):
+    """`embedding` is in base64 (little-endian float32) when the request asks for that."""
+
+    object: Literal["embedding"]
+    index: Tokens
+    embedding: list[float] | str
+
+
+class Embeddings(_Shape, frozen=True, kw_only=True):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingsUsage
+
+
+class RankedDocument(_Shape, frozen=True, kw_only=True):
+    """`index` is the place in the request; `document` is there when it was asked for."""
+
+    index: Tokens
+    relevance_score: Annotated[float, Meta(ge=0, le=1)]
+    document: Json | None = None
+
+
+class Ranking(_Shape, frozen=True, kw_only=True):
+    """The most relevant document comes first."""
+
+    id: str
+    object: Literal["list"]
+    model: str
+    results: list[RankedDocument]
+    usage: EmbeddingsUsage
+    meta: Json
+
+
+class VoiceList(_Shape, frozen=True, kw_only=True):
+    """`voices` are the names, and `data` the same as objects."""
+
+    object: Literal["list"]
+    model: str
+    voices: list[str]
+    data: list[Json]
+
+
+class Transcription(_Shape, frozen=True, kw_only=True):
+    text: str
+    usage: Json
+
+
+class VerboseTranscription(_Shape, frozen=True, kw_only=True):
+    """`segments` and `words` as `timestamp_granularities` asks for them."""
+
+    task: Literal["transcribe", "translate"]
+    language: str
+    duration: float
+    text: str
+    segments: list[Json] | None = None
+    words: list[Json] | None = None
+    usage: Json
+
+
 # --- models and the gateway itself ----------------------------------------------------------------
 
 
@@ -226,6 +291,47 @@ class CancelledRequest(_Shape, frozen=True, kw_only=True):
     status: Literal["cancelled"]
 
 
+class RequestLine(_Shape, frozen=True, kw_only=True):
+    """`since` is seconds since 1970; `ttft_s` how long its first token took, null before it."""
+
+    id: str
+    route: str
+    model: str
+    key: str | None
+    since: float
+    ttft_s: float | None
+
+
+class RequestList(_Shape, frozen=True, kw_only=True):
+    """Requests in progress, oldest first."""
+
+    object: Literal["list"]
+    data: list[RequestLine]
+
+
+class CacheStats(_Shape, frozen=True, kw_only=True):
+    """By model, and what that is in all. Counters are since each model's load."""
+
+    models: list[Json]
+    total: Json
+
+
+class ClearedModel(_Shape, frozen=True, kw_only=True):
+    """`error` is there when the model could not be asked."""
+
+    name: str
+    entries: int
+    bytes: int
+
+
+class ClearedCache(_Shape, frozen=True, kw_only=True):
+    """`rewarm_scheduled`: the warm prompts of the registry are being taken in again."""
+
+    status: Literal["cleared", "partly cleared"]
+    rewarm_scheduled: bool
+    models: list[ClearedModel]
+
+
 class ReloadOutcome(_Shape, frozen=True, kw_only=True):
     result: Literal["applied", "unchanged", "refused"]
     cause: str
@@ -248,6 +354,22 @@ class Status(_Shape, frozen=True, kw_only=True):
     draining: bool
     memory: Json
     models: list[Json]
+
+
+class LogLine(_Shape, frozen=True, kw_only=True):
+    """`at` is seconds since 1970; `source` is a part of the gateway, or `engine`."""
+
+    at: float
+    level: str
+    source: str
+    line: str
+    model: str | None = None
+
+
+class LogLines(_Shape, frozen=True, kw_only=True):
+    """The last lines, oldest first."""
+
+    lines: list[LogLine]
 
 
 class Explanation(_Shape, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The two ways an answer leaves: one body, or a stream of events.
+"""The ways an answer leaves: one body, a stream of events, or a file while it is made.
 
 `send` to a client that has stopped reading neither fails nor returns, so a timer of this response
 drops the connection. What was generated stays where it is, bounded, and the lease does not depend
@@ -16,11 +16,8 @@ from gateway.api.errors import JSON, headers
 from gateway.errors import GatewayError
 from gateway.server import ABORT, Receive, Scope, Send
 
-STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache, no-transform"),
-    (b"x-accel-buffering", b"no"),
-]
+NO_CACHE = [(b"cache-control", b"no-cache, no-transform"), (b"x-accel-buffering", b"no")]
+STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), *NO_CACHE]
 
 COMMENT = b": waiting\n\n"
 """What keeps a silent stream alive without being an event: every client ignores it."""
@@ -51,6 +48,11 @@ class WatchedSend:
         await self._send(message)
         self._began = None
 
+    def abort(self) -> None:
+        """Drops the connection at once, so that what was sent cannot be taken for the whole."""
+        if self._abort is not None:
+            self._abort()
+
     def __enter__(self) -> WatchedSend:
         self._timer = self._loop.call_later(self._stall_s, self._check)
         return self
@@ -71,8 +73,7 @@ class WatchedSend:
         if began is not None and now >= began + self._stall_s:
             self._timer = None
             self._on_stall()
-            if self._abort is not None:
-                self._abort()
+            self.abort()
             return
         self._timer = self._loop.call_at((began or now) + self._stall_s, self._check)
 
@@ -94,6 +95,30 @@ class EventStream:
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class FileStream:
+    """One file of a media type, sent while it is made; the headers go out with its first bytes."""
+
+    def __init__(self, send: WatchedSend, media_type: str) -> None:
+        self.committed = False
+        self._send = send
+        self._media_type = media_type
+
+    async def write(self, data: bytes) -> None:
+        if not self.committed:
+            self.committed = True
+            lines = [(b"content-type", self._media_type.encode()), *NO_CACHE]
+            await self._send({"type": "http.response.start", "status": 200, "headers": lines})
+        await _send_pieces(self._send, data)
+
+    async def end(self) -> None:
+        await self.write(b"")
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def cut(self) -> None:
+        """It stays incomplete: the client has to see that, and there is no place for words."""
+        self._send.abort()
 
 
 async def _send_pieces(send: Send, body: bytes) -> None:

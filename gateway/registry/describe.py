@@ -45,6 +45,8 @@ def _describe_generic(hint: Any) -> str:
         return f"one of {names}" if len(members) > 1 else names
     if origin is tuple:
         return f"a list, each item {describe(members[0])}"
+    if origin is list:
+        return "a list"
     return "a mapping"
 
 

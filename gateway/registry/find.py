@@ -16,6 +16,7 @@ from gateway.registry import units
 from gateway.registry.kinds import KvLayers
 from gateway.registry.schema import Entry, Kind
 from gateway.registry.sizes import Size, SizeError, measure
+from gateway.registry.warm import WarmPrompt
 
 _PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_PART}(?:/{_PART})?", re.ASCII)
@@ -28,8 +29,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     `entry.kind` is never None here; it is `text` for a model whose files could not say.
     `kind_detected`: the files said it (or could not), not the operator. `path` is the folder to
     load, None for a script or when it is not known. `size` of a script is what it claims.
-    `unavailable` is why it cannot be loaded, None when it can. A variant has everything of its
-    base's but its own entry.
+    `unavailable` is why it cannot be loaded, None when it can. `warm` are the prompts of its
+    `warm_prompts`, read. A variant has everything of its base's but its own entry.
     """
 
     entry: Entry
@@ -37,6 +38,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     path: Path | None = None
     size: Size | None = None
     unavailable: str | None = None
+    warm: tuple[WarmPrompt, ...] = ()
 
 
 class NotFound(Exception):

@@ -6,6 +6,7 @@ to be there or to have the right type.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,9 +28,19 @@ _KINDS: dict[Kind, frozenset[str]] = {
     "embedding": frozenset(
         ("bert", "roberta", "xlm-roberta", "mpnet", "distilbert", "modernbert", "nomic_bert",
          "deberta-v2", "electra", "albert", "siglip", "clip", "colqwen2_5", "gemma3_text_embed",
-         "new")
+         "new", "camembert", "llama_bidirec")
     ),
 }  # fmt: skip
+_CALLED: tuple[tuple[Kind, re.Pattern[str], frozenset[str]], ...] = (
+    ("rerank", re.compile(r"(?:^|[-_.])rerank", re.IGNORECASE), frozenset(("qwen3",))),
+    (
+        "embedding",
+        re.compile(r"(?:^|[-_.])embed", re.IGNORECASE),
+        frozenset(("qwen3", "gemma3_text", "ministral3", "lfm2")),
+    ),
+)
+"""Families of which models that write, that rank and that make vectors have the same config."""
+
 _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 _CONTEXT_KEYS = (
     "max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length",
@@ -47,26 +58,42 @@ class KvLayers(msgspec.Struct, frozen=True):
     window: int | None = None
 
 
-def kind_of(config: Config, *, sentence_transformer: bool = False) -> Kind:
-    """What the model does. `sentence_transformer`: its folder holds that library's `modules.json`.
+def kind_of(
+    config: Config,
+    *,
+    sentence_transformer: bool = False,
+    cross_encoder: bool = False,
+    name: str = "",
+) -> Kind:
+    """What the model does. `sentence_transformer`: its folder holds that library's `modules.json`,
+    and with `cross_encoder` that says that it scores pairs. `name` is what its makers call it.
 
     Architectures decide over model types, because one type serves several purposes (a BERT with a
     head for sequence classification scores pairs, without it makes vectors).
     """
     family = str(config.get("model_type", ""))
-    for kind in ("transcription", "speech"):
-        if family in _KINDS[kind]:
-            return kind
-    if str(config.get("target", "")).startswith("nemo.collections.asr"):
-        return "transcription"
-    if "istftnet" in config and "plbert" in config:
-        return "speech"
+    if (audio := _audio_kind(config, family)) is not None:
+        return audio
     architectures = _names(config.get("architectures"))
-    if any(name.endswith(("ForSequenceClassification", "ForRanking")) for name in architectures):
+    heads = ("ForSequenceClassification", "ForRanking")
+    if cross_encoder or any(architecture.endswith(heads) for architecture in architectures):
         return "rerank"
+    for kind, called, families in _CALLED:
+        if family in families and called.search(name):
+            return kind
     if sentence_transformer or family in _KINDS["embedding"] or _bare_model(architectures):
         return "embedding"
     return "vision" if isinstance(config.get("vision_config"), Mapping) else "text"
+
+
+def _audio_kind(config: Config, family: str) -> Kind | None:
+    if family in _KINDS["transcription"]:
+        return "transcription"
+    if str(config.get("target", "")).startswith("nemo.collections.asr"):
+        return "transcription"
+    if family in _KINDS["speech"] or ("istftnet" in config and "plbert" in config):
+        return "speech"
+    return None
 
 
 def _names(value: object) -> list[str]:

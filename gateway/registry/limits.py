@@ -20,6 +20,9 @@ LEAST_OF_FILES = 0.95
 The reservation has to hold during the load too, when tensors that the model drops may be there.
 """
 
+LEAST_BATCH_BYTES, MOST_BATCH_BYTES = 256 * MIB, 2 * GIB
+"""What models that take whole texts are given for what lives while one batch goes through them."""
+
 LEAST_TOKENS = 4096
 """There is always KV for one request of this length, or of the whole context if that is less."""
 
@@ -28,7 +31,9 @@ def limits(model: Model, budget_bytes: int, remembered: Measured | None = None) 
     """The reservation of one model under a budget.
 
     Charge = weights + KV + prompt cache + MLX cache + process. What the operator did not set is
-    derived, and then shrunk to what the budget leaves before a model counts as too large.
+    derived, and then shrunk to what the budget leaves before a model counts as too large. Models
+    that make vectors or scores have no KV: that part is for their batches, as much as the weights
+    within bounds, and its engine takes no text that needs more.
     `remembered` is what an earlier load of these files measured: it is preferred to what the files
     say, in both directions (weights that are cast at load take more, dropped ones less). A
     scripted engine is charged exactly what it claims.
@@ -45,6 +50,8 @@ def limits(model: Model, budget_bytes: int, remembered: Measured | None = None) 
     if entry.kind in ("text", "vision"):
         kv = _kv(model, budget_bytes, room)
         prompt_cache = _prompt_cache(entry, kv, room - kv)
+    elif entry.kind in ("embedding", "rerank"):
+        kv = _batch(entry, weights, min(room, budget_bytes * 15 // 100))
     charge = weights + kv + prompt_cache + mlx_cache + process
     return wire.Limits(charge, weights, kv, prompt_cache, mlx_cache)
 
@@ -60,6 +67,12 @@ def _weights(model: Model, remembered: Measured | None) -> int:
 def _process(remembered: Measured | None) -> int:
     measured = remembered.overhead_bytes if remembered else 0
     return min(max(measured, PROCESS_BYTES), MOST_PROCESS_BYTES)
+
+
+def _batch(entry: Entry, weights: int, room: int) -> int:
+    if entry.kv_memory_gb is not None:
+        return gib(entry.kv_memory_gb)
+    return max(LEAST_BATCH_BYTES, min(weights, MOST_BATCH_BYTES, room))
 
 
 def _kv(model: Model, budget_bytes: int, room: int) -> int:

@@ -19,6 +19,7 @@ from gateway.registry.remembered import Remembered
 from gateway.registry.room import room_warnings
 from gateway.registry.schema import Registry
 from gateway.registry.walk import TooManyProblems, Walk
+from gateway.registry.warm import prompts_of
 from gateway.registry.yaml_tree import MAX_BYTES, TreeError, compose
 
 __all__ = ["Loaded", "Machine", "Model", "Problem", "load", "parse"]
@@ -38,7 +39,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
     The budgets are what was asked for and what counts on this machine; None when that is `auto`
     and the machine is not known. Entries of `registry` have defaults merged, those of `models`
-    their kind detected too.
+    their kind detected too. `text` is the file that was read.
     """
 
     registry: Registry | None = None
@@ -46,6 +47,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     configured_budget_bytes: int | None = None
     budget_bytes: int | None = None
     problems: tuple[Problem, ...] = ()
+    text: bytes = b""
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -120,6 +122,7 @@ def parse(
         configured_budget_bytes=budget if asked == "auto" else units.gib(asked),
         budget_bytes=budget,
         problems=_sorted(walk.problems),
+        text=data,
     )
 
 
@@ -133,8 +136,12 @@ def _models(
     found: dict[str, Model] = {}
     for index, entry in enumerate(registry.models):
         if entry.of is None:
-            model = found[entry.name] = find(entry, base=base, environ=environ)
+            model = find(entry, base=base, environ=environ)
             _check_model(walk, f"models[{index}]", model)
+            warm, problem = prompts_of(entry, base=base, environ=environ)
+            if problem is not None:
+                walk.report("warning", f"models[{index}].warm_prompts", problem)
+            found[entry.name] = msgspec.structs.replace(model, warm=warm)
     models = []
     for entry in registry.models:
         if entry.of is None:

@@ -53,6 +53,11 @@ def places(environ: Mapping[str, str], platform: str = sys.platform) -> Places:
     return Places(state=state, cache=cache, logs=logs, run=state / "run")
 
 
+def last_good_path(places: Places) -> Path:
+    """The copy of the registry that was last served."""
+    return places.state / "registry.last-good.yaml"
+
+
 def config_path(
     flag: str | None,
     environ: Mapping[str, str],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from gateway.registry import warm
 from gateway.registry.problems import nearest
 from gateway.registry.schema import (
     ORIGINS,
@@ -49,6 +50,15 @@ def check(walk: Walk, registry: Registry) -> None:
         else:
             _check_origin(walk, entry, key, wrong)
         _check_settings(walk, entry, key)
+        _check_transcriber(walk, entry.audio_transcriber, f"{key}.audio_transcriber", bases)
+    defaults = registry.defaults.audio_transcriber
+    _check_transcriber(walk, defaults, "defaults.audio_transcriber", bases)
+
+
+def _check_transcriber(walk: Walk, name: str | None, key: str, bases: dict[str, Entry]) -> None:
+    """That it transcribes is found out when it is asked: its kind may only be in its files."""
+    if name is not None and name not in bases:
+        walk.report("error", key, f'no entry is named "{name}"{nearest(name, bases)}')
 
 
 def _check_policy(walk: Walk, manager: Manager) -> None:
@@ -131,6 +141,8 @@ def _check_settings(walk: Walk, part: Defaults, key: str) -> None:
             f"{key}.max_concurrency",
             "has no effect: continuous_batching: false makes it 1",
         )
+    for place, message in warm.inline_problems(part.warm_prompts):
+        walk.report("error", f"{key}.warm_prompts{place}", message)
     if part.enable_mtp:
         walk.report("warning", f"{key}.enable_mtp", "no effect yet: text is generated without it")
     speculative = [name for name in Defaults.__struct_fields__ if name.startswith("specprefill")]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -24,7 +24,8 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 Reload = Literal["restart", "live"]
 Right = Literal["infer", "manage", "admin"]
 
-# Both lists hold the canonical names first, then the other names operators know them by.
+# Both lists hold the canonical names first, then the other names operators know them by. The last
+# tool parsers are mlx-lm's own.
 # fmt: off
 ToolParser = Literal[
     "auto", "hermes", "qwen", "qwen3_coder", "mistral", "llama", "pythonic", "deepseek_v3",
@@ -32,6 +33,7 @@ ToolParser = Literal[
     "glm4", "minimax_m2", "gemma4", "harmony", "poolside_v1", "step3p5",
     "qwen3", "llama3", "llama4", "nous", "deepseek", "deepseek_r1", "kimi", "moonshot", "granite3",
     "granite4", "nemotron3", "meetkai", "glm47", "minimax", "gpt-oss", "llama3_json",
+    "function_gemma", "kimi_k3", "longcat", "minicpm5", "muse_spark",
 ]
 ReasoningParser = Literal[
     "auto", "qwen3", "deepseek_r1", "gemma4", "glm4", "gpt_oss", "harmony", "mistral",
@@ -46,12 +48,14 @@ Gigabytes = Annotated[float, Meta(ge=0, le=2**20, extra={"unit": SIZE})]
 PositiveGigabytes = Annotated[float, Meta(gt=0, le=2**20, extra={"unit": SIZE})]
 Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=31_536_000)]
+Days = Annotated[float, Meta(gt=0, le=3650)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 PositiveFraction = Annotated[float, Meta(gt=0, le=1)]
 Rate = Annotated[float, Meta(gt=0, le=1e9)]
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 TopK = Annotated[int, Meta(ge=0, le=1_000_000)]
 Tokens = Annotated[int, Meta(ge=1, le=100_000_000)]
+StepTokens = Annotated[int, Meta(ge=1, le=65_536)]
 Spares = Annotated[int, Meta(ge=0, le=4)]
 Place = Annotated[str, Meta(min_length=1, max_length=4096)]
 Root = Annotated[str, Meta(pattern=r"^/[^\x00]*$", max_length=4096, description="beginning with /")]
@@ -150,6 +154,15 @@ class Manager(_Struct, frozen=True, kw_only=True):
     first_step_timeout_s: Annotated[
         PositiveSeconds, live("hang_timeout_s of the first step after a load, when kernels compile")
     ] = 600
+    prefill_slots: Annotated[
+        int,
+        live(
+            "models that take in a long prompt (512 tokens or more that are not cached) at the "
+            "same time, so that running calls of the others go on; 0: any number",
+            ge=0,
+            le=64,
+        ),
+    ] = 1
     preempt_grace_s: Annotated[
         Seconds, live("how long calls that will be preempted may still take to end by themselves")
     ] = 2
@@ -214,7 +227,20 @@ class Server(_Struct, frozen=True, kw_only=True):
     max_body_mb: Annotated[
         int, live("largest request body, in MiB; a larger one is refused", ge=1, le=1024)
     ] = 16
+    max_upload_mb: Annotated[
+        int, live("largest upload of a file, in MiB; a larger one is refused", ge=1, le=65_536)
+    ] = 512
     log_level: Annotated[LogLevel, live("how much is logged")] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], live("json: one object in each line, for programs")
+    ] = "text"
+    log_file: Annotated[
+        Place | None,
+        restart("a file for the log, put aside at 10 MiB; absent: stderr", examples=["/tmp/log"]),
+    ] = None
+    log_prompts: Annotated[
+        bool, live("write the beginning of each request into the log: what people ask is in it")
+    ] = False
     responses_store: Annotated[
         Literal["memory", "disk"],
         restart("where responses that clients may continue are kept; on disk they outlast a stop"),
@@ -235,6 +261,9 @@ class Server(_Struct, frozen=True, kw_only=True):
     metrics_auth: Annotated[
         bool, live("whether /metrics and /v1/status ask for a key, where there are keys")
     ] = True
+    prevent_sleep: Annotated[
+        bool, live("on a Mac: no sleep for want of a user while calls run")
+    ] = True
     cors_origins: Annotated[
         tuple[Place, ...],
         live("web pages that may use the gateway; * for all", examples=[["https://chat.example"]]),
@@ -246,7 +275,7 @@ class Server(_Struct, frozen=True, kw_only=True):
     media_roots: Annotated[
         tuple[Root, ...],
         live(
-            "folders whose files requests may name as images with file:// addresses; none: no file",
+            "folders whose files requests may name as media with file:// addresses; none: no file",
             examples=[["/srv/images"]],
         ),
     ] = ()
@@ -301,6 +330,9 @@ class Scripted(_Struct, frozen=True, kw_only=True, omit_defaults=True):
         str | tuple[str, ...] | Annotated[int, Meta(ge=0, le=10_000_000)] | None,
         restart("the reply: a text, its deltas, or a number of words; absent: a sentence"),
     ] = None
+    vector_dim: Annotated[int, restart("values of a vector, of kind: embedding", ge=1, le=8192)] = (
+        384
+    )
 
 
 class Defaults(_Struct, frozen=True, kw_only=True):
@@ -336,12 +368,28 @@ class Defaults(_Struct, frozen=True, kw_only=True):
         PositiveGigabytes | None,
         live(
             "memory for the context of running calls; absent: one full context or 15 % of the "
-            "budget, whichever is less"
+            "budget, whichever is less; of embedding and rerank: for one batch, and absent as much "
+            "as the weights, from 256 MiB to 2 GiB"
         ),
     ] = None
     prompt_cache_gb: Annotated[
         Gigabytes | None,
         live("memory for prompts that were seen before; absent: half of the KV memory"),
+    ] = None
+    prompt_cache_disk_gb: Annotated[
+        Gigabytes,
+        restart("room on disk for prompts, which then outlast the model's process; 0: none"),
+    ] = 0.0
+    prompt_cache_disk_days: Annotated[
+        Days, restart("a prompt on disk that was not used for so long is removed")
+    ] = 7
+    warm_prompts: Annotated[
+        Place | list[Any] | None,
+        live(
+            "beginnings of conversations to have in the prompt cache after each load: lists of "
+            "messages, or a JSON file of such lists",
+            examples=[[[{"role": "system", "content": "You are an agent."}]], "agents.json"],
+        ),
     ] = None
     gpu_memory_utilization: Annotated[
         PositiveFraction | None,
@@ -361,14 +409,31 @@ class Defaults(_Struct, frozen=True, kw_only=True):
     ] = {}
     tool_parser: Annotated[ToolParser | None, live("format of tool calls")] = None
     reasoning_parser: Annotated[ReasoningParser | None, live("format of reasoning")] = None
+    audio_transcriber: Annotated[
+        Name | None,
+        live(
+            "another entry, of kind transcription, that turns audio in chats into text for a "
+            "model that does not hear"
+        ),
+    ] = None
     stream_interval: Annotated[
         int, live("tokens that are joined into one streamed event", ge=1, le=1024)
     ] = 1
     env: Annotated[dict[str, str], restart("environment variables of the engine process")] = {}
     trust_remote_code: Annotated[bool, restart("run Python code that comes with the model")] = False
+    step_target_ms: Annotated[
+        int,
+        restart(
+            "how long running calls wait for a piece of another call's prompt: pieces are sized "
+            "for it, from 64 to 2048 tokens, as the speed of the model is learned",
+            ge=1,
+            le=60_000,
+        ),
+    ] = 150
     prefill_step_size: Annotated[
-        int, restart("tokens of a prompt that are taken in at once", ge=1, le=65536)
-    ] = 512
+        StepTokens | None,
+        restart("tokens of a prompt that are taken in at once; absent: as step_target_ms says"),
+    ] = None
     enable_mtp: Annotated[bool, restart("native multi-token prediction; no effect yet")] = False
     specprefill: Annotated[bool | None, live("no effect yet")] = None
     specprefill_threshold: Annotated[Count | None, live("no effect yet")] = None
@@ -424,6 +489,14 @@ VARIANT_KEYS = frozenset((
 def fields_of(part: type[msgspec.Struct]) -> Mapping[str, FieldInfo]:
     """The keys of a part in order. Kept, because msgspec evaluates every annotation anew."""
     return MappingProxyType({info.name: info for info in msgspec.structs.fields(part)})
+
+
+def is_size(kind: Any) -> bool:
+    """Whether values of this annotated type are sizes."""
+    metas = getattr(kind, "__metadata__", ())
+    own = any(isinstance(meta, Meta) and (meta.extra or {}).get("unit") == SIZE for meta in metas)
+    inner = kind.__origin__ if metas else None
+    return own or any(map(is_size, (inner,) if inner is not None else get_args(kind)))
 
 
 def reload_of(part: type[msgspec.Struct], key: str) -> Reload:

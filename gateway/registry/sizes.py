@@ -102,7 +102,13 @@ def _measure(path: Path) -> Size:
         weights += file_bytes
         by_type += file_types
     dtype_bytes = _activation_bytes(by_type) or dtype_bytes_of(config) or 2
-    kind = kind_of(config, sentence_transformer=(path / "modules.json").exists())
+    modules = path / "modules.json"
+    kind = kind_of(
+        config,
+        sentence_transformer=modules.exists(),
+        cross_encoder=modules.exists() and b"cross_encoder" in _read(modules, MAX_CONFIG_BYTES),
+        name=_called(path),
+    )
     generates = kind in ("text", "vision")
     return Size(
         weights_bytes=weights,
@@ -112,6 +118,12 @@ def _measure(path: Path) -> Size:
         context_length=context_length_of(config),
         fingerprint=_fingerprint(raw, files),
     )
+
+
+def _called(path: Path) -> str:
+    """What its makers call it: a snapshot of the Hugging Face cache has its name further up."""
+    above = (part.name for part in path.parents if part.name.startswith("models--"))
+    return next(above, path.name).rpartition("--")[2]
 
 
 def _read(file: Path, limit: int) -> bytes:

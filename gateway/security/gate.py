@@ -15,9 +15,12 @@ from gateway.security.keys import LOCAL, NOBODY, WATCHER, Access, Keys
 from gateway.security.limits import Buckets
 from gateway.server import Scope
 
-OPEN = frozenset({"/health", "/livez", "/readyz", "/openapi.json"})
-GREETINGS = frozenset({"/", "/api/hello"})
-"""What coding agents ask for, without a key, to see whether anybody is there."""
+OPEN = frozenset({"/", "/health", "/livez", "/readyz", "/openapi.json"})
+PAGES = "/web/"
+"""The dashboard is open, as a browser sends no key for a page; its data is not."""
+
+GREETINGS = frozenset({"/api/hello"})
+"""What coding agents ask for, as they do for /, without a key, to see whether anybody is there."""
 
 MEASURES = frozenset({"/metrics", "/v1/status"})
 
@@ -72,7 +75,7 @@ class Gate:
         if access is not None:
             return access
         path = scope["path"]
-        if path in OPEN or (scope["method"] == "HEAD" and path in GREETINGS):
+        if _is_open(scope["method"], path):
             return NOBODY
         if path in MEASURES and not self._server.metrics_auth:
             return WATCHER
@@ -88,3 +91,7 @@ class Gate:
         if client is None or self._server.allow_insecure or guard.is_loopback(client[0]):
             return LOCAL
         raise Unauthorized("this gateway has no keys and serves its own machine only")
+
+
+def _is_open(method: str, path: str) -> bool:
+    return path in OPEN or path.startswith(PAGES) or (method == "HEAD" and path in GREETINGS)

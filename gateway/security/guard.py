@@ -144,6 +144,8 @@ def cors_headers(origin: str) -> Headers:
 
 # --- content type ---------------------------------------------------------------------------------
 
+FORM_PATHS = frozenset({"/v1/audio/transcriptions", "/v1/audio/translations"})
+
 
 def check_content_type(scope: Scope) -> None:
     """Raises `UnsupportedMediaType` for a body that says it is no JSON.
@@ -157,6 +159,14 @@ def check_content_type(scope: Scope) -> None:
     if given is None:
         return
     kind = given.partition(";")[0].strip().lower()
+    if scope["path"] in FORM_PATHS:
+        # From a page it comes with an `Origin` too, and so is as safe as a body without a type.
+        if kind != "multipart/form-data":
+            raise UnsupportedMediaType(
+                f"the body has to be a form with a file, not {kind[:100]!r}; send "
+                "multipart/form-data (curl: -F file=@speech.mp3 -F model=NAME)"
+            )
+        return
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")
     ):

@@ -1,4 +1,4 @@
-"""Images that a request names, brought to a file: from the request, the web, or this machine.
+"""Media that a request names, brought to a file: from the request, the web, or this machine.
 
 The web is reached through a guard that looks at every address of a name and then connects to the
 one it has looked at, for each redirect anew, so nothing can change in between. A file of ours is
@@ -20,13 +20,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from uuid import uuid4
 
 import httpcore
 
 from gateway.errors import InvalidRequest
 from gateway.security.addresses import is_public
+from gateway.security.containers import MediaKind, NotMedia, look_inside
 from gateway.security.images import NotAnImage, look_at
 
 FILE_MODE = 0o600
@@ -51,7 +52,7 @@ async def resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class MediaRules:
-    """Where files go, what local files may be read, and the bounds of one image.
+    """What is looked for, where files go, what local files may be read, and the bounds of one.
 
     `allows` judges a numeric address; `resolve` and `tls` are there for tests.
     """
@@ -63,11 +64,12 @@ class MediaRules:
     allows: Callable[[str], bool] = is_public
     resolve: Resolve = resolve
     tls: ssl.SSLContext | None = None
+    kind: MediaKind = "image"
 
 
 @dataclass(frozen=True, slots=True)
 class MediaFile:
-    """An image at hand; `size` is in bytes, `kind` its media type by its content."""
+    """A file at hand; `size` is in bytes, `kind` its media type by its content."""
 
     path: Path
     kind: str
@@ -79,19 +81,25 @@ class MediaFile:
 
 
 async def fetch_media(url: str, rules: MediaRules, param: str | None = None) -> MediaFile:
-    """The image at `url`. Raises `InvalidRequest` with `param` for whatever is wrong with it.
+    """What is at `url`. Raises `InvalidRequest` with `param` for whatever is wrong with it.
 
     Raises `OSError` where the folder takes no file.
     """
     try:
         async with asyncio.timeout(rules.timeout_s):
             data = await _data(url, rules)
-        kind = look_at(data).kind
+        media_type = _look(data, rules.kind)
     except TimeoutError:
-        raise _refused(f"it took longer than {rules.timeout_s:g} s", param) from None
-    except (BadMedia, NotAnImage) as error:
-        raise _refused(str(error), param) from None
-    return await _kept(asyncio.ensure_future(asyncio.to_thread(_write, rules.folder, kind, data)))
+        raise _refused(f"it took longer than {rules.timeout_s:g} s", param, rules) from None
+    except (BadMedia, NotAnImage, NotMedia) as error:
+        raise _refused(str(error), param, rules) from None
+    writing = asyncio.to_thread(_write, rules.folder, media_type, data)
+    return await _kept(asyncio.ensure_future(writing))
+
+
+def _look(data: bytes, kind: MediaKind) -> str:
+    """The media type by the content. Raises `NotAnImage`, `NotMedia`."""
+    return look_at(data).kind if kind == "image" else look_inside(kind, data)
 
 
 async def _kept(writing: asyncio.Future[MediaFile]) -> MediaFile:
@@ -115,9 +123,9 @@ def sweep(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _refused(why: str, param: str | None) -> InvalidRequest:
+def _refused(why: str, param: str | None, rules: MediaRules) -> InvalidRequest:
     place = f"{param}: " if param else ""
-    return InvalidRequest(f"{place}the image cannot be used: {why}", param=param)
+    return InvalidRequest(f"{place}the {rules.kind} cannot be used: {why}", param=param)
 
 
 def _write(folder: Path, kind: str, data: bytes) -> MediaFile:
@@ -134,7 +142,7 @@ def _write(folder: Path, kind: str, data: bytes) -> MediaFile:
 
 async def _data(url: str, rules: MediaRules) -> bytes:
     if url[:5].lower() == "data:":
-        return _inline(url, rules.max_bytes)
+        return _inline(url, rules)
     if len(url) > MAX_URL:
         raise BadMedia(f"its address has more than {MAX_URL} characters")
     match _split(url).scheme.lower():
@@ -142,6 +150,8 @@ async def _data(url: str, rules: MediaRules) -> bytes:
             return await _Web(rules).get(url)
         case "file":
             return await asyncio.to_thread(_local, url, rules)
+        case "" if url.startswith("/"):
+            return await asyncio.to_thread(_local, f"file://{quote(url)}", rules)
         case _:
             raise BadMedia("its address has to begin with data:, https:// or http://")
 
@@ -158,16 +168,17 @@ def _split(url: str) -> SplitResult:
 # --- in the request -------------------------------------------------------------------------------
 
 
-def _inline(url: str, max_bytes: int) -> bytes:
+def _inline(url: str, rules: MediaRules) -> bytes:
     """`data:image/png;base64,...`; padding may be left out."""
     head, comma, text = url[5:].partition(",")
     kind, *flags = head.lower().split(";")
     if not comma or "base64" not in [flag.strip() for flag in flags]:
-        raise BadMedia("a data: address has to be data:image/TYPE;base64,DATA")
-    if not kind.strip().startswith("image/"):
-        raise BadMedia(f"a data: address has to say that it is an image, not {kind[:50]!r}")
-    if len(text) // 4 * 3 > max_bytes:
-        raise _too_large(max_bytes)
+        raise BadMedia(f"a data: address has to be data:{rules.kind}/TYPE;base64,DATA")
+    if not kind.strip().startswith(f"{rules.kind}/"):
+        article = "a video" if rules.kind == "video" else f"an {rules.kind}"
+        raise BadMedia(f"a data: address has to say that it is {article}, not {kind[:50]!r}")
+    if len(text) // 4 * 3 > rules.max_bytes:
+        raise _too_large(rules.max_bytes)
     text = text.rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -231,7 +242,8 @@ class _Web:
 
     async def _hop(self, pool: httpcore.AsyncConnectionPool, url: str) -> bytes | str:
         """The body, or where a redirect leads."""
-        headers = [("accept", "image/*"), ("accept-encoding", "identity"), ("host", _host(url))]
+        kind = self.rules.kind
+        headers = [("accept", f"{kind}/*"), ("accept-encoding", "identity"), ("host", _host(url))]
         async with pool.stream("GET", url.encode("ascii"), headers=headers) as response:
             if response.status in REDIRECTS:
                 return _location(response.headers)

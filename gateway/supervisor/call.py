@@ -56,12 +56,14 @@ CallItem = (
 class Call:
     """A call from `Supervisor.open` until `over`.
 
-    `model` is the registry name that serves it, `frame` the encoded request for its engine.
+    `model` is the registry name that serves it, `asked` the one that was asked for, `frame` the
+    encoded request for its engine.
     """
 
-    def __init__(self, call_id: int, model: str, frame: bytes) -> None:
+    def __init__(self, call_id: int, model: str, frame: bytes, asked: str | None = None) -> None:
         self.id = call_id
         self.model = model
+        self.asked = asked or model
         self.frame = frame
         self.over = False
         self._loop = asyncio.get_running_loop()
@@ -87,6 +89,8 @@ class Call:
                 size += EVENT_OVERHEAD_BYTES * sum(1 + len(token.top) for token in item.logprobs)
         elif type(item) is wire.Bytes:
             size += len(item.data)
+        elif type(item) is wire.Segment:
+            size += len(item.text) + 8 * len(item.tokens) + EVENT_OVERHEAD_BYTES * len(item.words)
         elif type(item) is wire.Finished:
             self.over = True
         self._items.append(item)

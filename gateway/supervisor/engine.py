@@ -51,6 +51,8 @@ class Owner(Protocol):
 
     def on_spawned(self, pid: int) -> None: ...
 
+    def on_stderr(self, data: bytes) -> None: ...
+
     def on_loading(self, message: wire.Loading) -> None: ...
 
     def on_ready(self, message: wire.Ready) -> None: ...
@@ -60,6 +62,11 @@ class Owner(Protocol):
     def on_call_event(self, message: wire.CallEvent) -> None: ...
 
     def on_answer(self, message: wire.Answer) -> None: ...
+
+    def on_turn_wanted(self) -> None:
+        """It waits for `grant_turn` before it does something long."""
+
+    def on_turn_over(self) -> None: ...
 
 
 class EngineLife:
@@ -110,16 +117,28 @@ class EngineLife:
 
     def serve(self, frame: bytes) -> None:
         """Sends one call's request."""
-        self._watch.on_call(self._loop.time())
-        self._nudge.set()  # the deadline has come nearer
         if self._started is not None:
             self._started.link.send_frame(frame)
+        self._watch.on_call(self._loop.time())
+        self._nudge.set()  # the deadline has come nearer
 
     def ask(self, question: wire.Ask) -> None:
         """Sends a small question; until it is answered, standing still is a fault."""
         self._watch.on_call(self._loop.time())
         self._nudge.set()  # the deadline has come nearer
         self.send(question)
+
+    def grant_turn(self) -> None:
+        """What it waits for after `on_turn_wanted`."""
+        self._watch.on_turn(self._loop.time())
+        self._nudge.set()  # the deadline has come nearer
+        self.send(wire.Turn())
+
+    def be(self, patience: Patience) -> None:
+        """Takes over how patient the registry is now."""
+        self._patience = patience
+        self._watch.be(patience)
+        self._nudge.set()  # the deadline may have come nearer
 
     def stop(self, reason: str) -> None:
         """Asks for an orderly end; a second call changes nothing."""
@@ -156,6 +175,7 @@ class EngineLife:
             self._started = started
             self.pid = process.pid
             self._owner.on_spawned(process.pid)
+            process.listen(self._owner.on_stderr)
             self._greet()
             verdict = await self._until_over(process)
             await self._end(process, kill=verdict is not None)
@@ -238,9 +258,11 @@ class EngineLife:
                 self._watch.on_call_over()
                 self._owner.on_answer(message)
             case wire.WantTurn():
-                self.send(wire.Turn())
+                self._watch.on_turn_wanted()
+                self._owner.on_turn_wanted()
             case wire.TurnOver():
-                pass
+                self._watch.on_turn(self._loop.time())
+                self._owner.on_turn_over()
             case wire.Finished() | wire.Failed():
                 self._watch.on_call_over()
                 self._owner.on_call_event(message)

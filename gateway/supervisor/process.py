@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,14 +57,18 @@ def engine_environment(base: Mapping[str, str], extra: Mapping[str, str]) -> dic
     """
     environment = {key: value for key, value in base.items() if key != "MLX_GATEWAY_KEY"}
     if sys.platform == "linux" and "LD_PRELOAD" not in environment:
-        library = next((path for path in OPENBLAS_PATHS if Path(path).exists()), None)
-        if library is not None:
+        if (library := openblas()) is not None:
             environment["LD_PRELOAD"] = library
             environment.setdefault("OPENBLAS_NUM_THREADS", "1")
     environment["HF_HUB_OFFLINE"] = "1"  # serving never downloads
     environment["PYTHONUNBUFFERED"] = "1"
     environment.update(extra)
     return environment
+
+
+def openblas() -> str | None:
+    """The library that engines get preloaded, None where it is not installed."""
+    return next((path for path in OPENBLAS_PATHS if Path(path).exists()), None)
 
 
 def interpreter() -> list[str]:
@@ -89,6 +93,7 @@ class Process:
         self._process = process
         self._tail = b""
         self._heard = asyncio.Event()
+        self._hear: Callable[[bytes], None] = lambda chunk: None
         self._exit = asyncio.ensure_future(self._until_exit())
 
     @classmethod
@@ -178,12 +183,17 @@ class Process:
             reader.cancel()
         return code
 
+    def listen(self, hear: Callable[[bytes], None]) -> None:
+        """From now on `hear` gets what the process says; it must not raise."""
+        self._hear = hear
+
     async def _read_stderr(self, stream: asyncio.StreamReader) -> None:
         loop = asyncio.get_running_loop()
         paid_until = 0.0
         while chunk := await stream.read(STDERR_CHUNK_BYTES):
             self._tail = (self._tail + chunk)[-STDERR_BYTES:]
             self._heard.set()
+            self._hear(chunk)
             now = loop.time()
             paid_until = max(paid_until, now - STDERR_BURST_S) + len(chunk) / STDERR_BYTES_PER_S
             if paid_until > now:

@@ -34,13 +34,16 @@ log = logging.getLogger("gateway.engine")
 
 
 class Observer(Protocol):
-    """Hears of everything worth a log line or a metric; must not raise."""
+    """Hears of everything worth a log line or a metric; must not raise.
+
+    `asked` is the name that a call's client used: that of a variant where `model` is its base.
+    """
 
     def moved(self, transition: Transition) -> None: ...
 
-    def granted(self, model: str, waited_s: float) -> None: ...
+    def granted(self, model: str, asked: str, waited_s: float) -> None: ...
 
-    def refused(self, model: str, reject: Reject) -> None: ...
+    def refused(self, model: str, asked: str, reject: Reject) -> None: ...
 
     def given_up(self, model: str, reason: str) -> None: ...
 
@@ -61,11 +64,17 @@ class Observer(Protocol):
     def reaped(self, pid: int) -> None:
         """A process that never had a model is gone."""
 
+    def said(self, model: str, data: bytes) -> None:
+        """On stderr; no bytes mean that the process is gone."""
+
     def loading(self, model: str, progress: wire.Loading) -> None: ...
 
     def loaded(self, model: Model, ready: wire.Ready, seconds: float) -> None: ...
 
-    def finished(self, model: str, finished: wire.Finished) -> None: ...
+    def finished(self, asked: str, finished: wire.Finished) -> None: ...
+
+    def turn_granted(self, model: str, waited_s: float) -> None:
+        """It may take in a long prompt now."""
 
     def exited(self, model: str, pid: int | None, exit_: Exit) -> None: ...
 
@@ -81,6 +90,11 @@ class Events(Protocol):
 
     def on_released(self, call_id: int) -> None: ...
 
+    def on_turn_wanted(self, name: str) -> None: ...
+
+    def on_turn_over(self, name: str) -> None:
+        """Also told when it had none: the engine stops, or is gone."""
+
     def on_load_failed(self, name: str, cause: str, stranded_bytes: int) -> None: ...
 
     def on_exited(self, name: str, cause: str | None, stranded_bytes: int) -> None: ...
@@ -94,6 +108,7 @@ class Terms:
     limits: wire.Limits
     patience: Patience
     expected_load_s: float | None = None
+    disk: wire.DiskCache | None = None
 
 
 def model_spec(terms: Terms) -> ModelSpec:
@@ -113,7 +128,9 @@ def model_spec(terms: Terms) -> ModelSpec:
     )
 
 
-def engine_spec(model: Model, load_number: int) -> wire.EngineSpec:
+def engine_spec(
+    model: Model, load_number: int, disk: wire.DiskCache | None = None
+) -> wire.EngineSpec:
     """What the engine process is told about its model."""
     entry = model.entry
     scripted = {}
@@ -123,13 +140,20 @@ def engine_spec(model: Model, load_number: int) -> wire.EngineSpec:
         scripted = {**options, "load_number": load_number}
     return wire.EngineSpec(
         name=entry.name,
-        engine=entry.engine or "text",
+        engine=_engine_kind(model),
         path=str(model.path or ""),
         context_length=entry.context_length,
         trust_remote_code=entry.trust_remote_code,
         prefill_step_size=entry.prefill_step_size,
+        step_target_s=entry.step_target_ms / 1000,
         scripted=scripted,
+        disk_cache=disk,
     )
+
+
+def _engine_kind(model: Model) -> wire.EngineKind:
+    """Which engine serves it."""
+    return model.entry.engine or model.entry.kind or "text"
 
 
 class Slot:
@@ -146,6 +170,7 @@ class Slot:
         self._questions = Questions()
         self.pid: int | None = None
         self.heartbeat: wire.Heartbeat | None = None
+        self.heard_at = 0.0
         self.ready: wire.Ready | None = None
         self.load_seconds: float | None = None
         self._next_terms: Terms | None = None
@@ -163,12 +188,17 @@ class Slot:
         """What the process at hand was started with, live changes applied; else what is next."""
         return self.terms.model
 
+    @property
+    def keeps_on_disk(self) -> bool:
+        """Its engine sees to the files of its prompts."""
+        return self.terms.disk is not None
+
     # --- what the supervisor asks -------------------------------------------------------------
 
     @property
     def spare_kind(self) -> Kind | None:
         """What a spare for its next load has to import; an environment of its own rules one out."""
-        return None if self.model.entry.env else self.model.entry.engine or "text"
+        return None if self.model.entry.env else _engine_kind(self.model)
 
     def start(
         self,
@@ -181,7 +211,7 @@ class Slot:
         The life before is over, or the scheduler is wrong.
         """
         assert self._engine is None
-        load = wire.Load(engine_spec(self.model, self.loads), self.terms.limits)
+        load = wire.Load(engine_spec(self.model, self.loads, self.terms.disk), self.terms.limits)
         self.loads += 1
         self._started_at = asyncio.get_running_loop().time()
         env, patience = self.model.entry.env, self.terms.patience
@@ -189,19 +219,26 @@ class Slot:
         self._task = tasks.supervised(f"engine {self.name}", self._live(leaving), self._on_bug)
 
     def configure(self, terms: Terms, *, restart: bool) -> None:
-        """Takes over what a new registry says: at once, or for the next life."""
-        if restart and self._engine is not None:
+        """Takes over what a new registry says: at once, or for the next life.
+
+        While a life ends for a restart, what comes after that is for the next life as well.
+        """
+        if self._engine is not None and (restart or self._next_terms is not None):
             self._next_terms = terms
             return
-        changed = terms.limits != self.terms.limits
-        self.terms, self._next_terms = terms, None
-        if self._engine is not None and changed:
+        before, self.terms = self.terms, terms
+        if self._engine is None:
+            return
+        if terms.limits != before.limits:
             self._engine.send(wire.SetLimits(terms.limits))
+        if terms.patience != before.patience:
+            self._engine.be(terms.patience)
 
     def stop(self, reason: str) -> asyncio.Task[None] | None:
         """Asks the engine to go; returns the task of its life, None when there is none."""
         if self._engine is not None:
             self._engine.stop(reason)
+            self._events.on_turn_over(self.name)
         return self._task
 
     def serve(self, call: Call) -> None:
@@ -224,6 +261,16 @@ class Slot:
         """The lease stays until the engine confirms."""
         if self._engine is not None and call_id in self.calls:
             self._engine.send(wire.Cancel(call_id, reason))
+
+    def grant_turn(self) -> None:
+        """The engine may begin what it asked a turn for."""
+        if self._engine is not None:
+            self._engine.grant_turn()
+
+    def credit(self, call_id: int, nbytes: int) -> None:
+        """The client of a call that sends by credit has taken so many bytes."""
+        if self._engine is not None and call_id in self.calls:
+            self._engine.send(wire.Credit(call_id, nbytes))
 
     def set_prompt_cache(self, prompt_cache_bytes: int) -> None:
         if self._engine is not None:
@@ -259,7 +306,9 @@ class Slot:
         self._engine = self._task = self.pid = self.heartbeat = self.ready = None
         if self._next_terms is not None:
             self.terms, self._next_terms = self._next_terms, None
+        self._events.on_turn_over(self.name)
         self._observer.exited(self.name, pid, exit_)
+        self._observer.said(self.name, b"")
         self._fail_calls(exit_)
         match exit_.how:
             case "asked":
@@ -284,6 +333,9 @@ class Slot:
         self.pid = pid
         self._observer.spawned(pid)
 
+    def on_stderr(self, data: bytes) -> None:
+        self._observer.said(self.name, data)
+
     def on_loading(self, message: wire.Loading) -> None:
         self._observer.loading(self.name, message)
         self._events.on_loading(self.name, message.done_bytes, message.total_bytes)
@@ -297,6 +349,7 @@ class Slot:
 
     def on_heartbeat(self, message: wire.Heartbeat) -> None:
         self.heartbeat = message
+        self.heard_at = asyncio.get_running_loop().time()
         self._available_before = self._probe.available_bytes()
         if self.ready is not None:
             self._events.on_footprint(self.name, measured_bytes(self.model.entry, message.memory))
@@ -310,7 +363,7 @@ class Slot:
             del self.calls[message.id]
             if isinstance(message, wire.Finished):
                 call.push(message)
-                self._observer.finished(self.name, message)
+                self._observer.finished(call.asked, message)
             else:
                 call.fail(error_of(message))
             self._events.on_released(message.id)
@@ -322,6 +375,12 @@ class Slot:
 
     def on_answer(self, message: wire.Answer) -> None:
         self._questions.on_answer(message)
+
+    def on_turn_wanted(self) -> None:
+        self._events.on_turn_wanted(self.name)
+
+    def on_turn_over(self) -> None:
+        self._events.on_turn_over(self.name)
 
     def _no_call(self, message: wire.CallEvent) -> None:
         """What crossed our cancel is dropped: its lease is over; a question may have failed."""

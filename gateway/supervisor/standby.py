@@ -26,7 +26,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from engines import wire
 from gateway.registry.limits import PROCESS_BYTES
@@ -44,7 +44,7 @@ from gateway.supervisor.watch import Patience, Watch
 
 log = logging.getLogger("gateway.standby")
 
-Kind = Literal["scripted", "text"]
+Kind = wire.EngineKind
 """What a spare has imported: an `EngineSpec.engine`."""
 
 IMPORT_TIMEOUT_S = 120.0

@@ -16,6 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import assert_never
 
 from engines import wire
@@ -48,10 +49,13 @@ from gateway.residency import (
 )
 from gateway.supervisor.call import Call, ClientLeft, Granted
 from gateway.supervisor.probe import Probe
+from gateway.supervisor.prompt_folders import disk_cache, folder_of
 from gateway.supervisor.slot import Observer, Slot, Terms, model_spec
 from gateway.supervisor.standby import Standby
 from gateway.supervisor.tasks import Tasks
-from gateway.supervisor.tokenizers import ANSWER_S, Tokenizers, about, within_entry
+from gateway.supervisor.tokenizers import ANSWER_S, Tokenizers, about, readable, within_entry
+from gateway.supervisor.turns import TurnDesk, TurnsView
+from gateway.supervisor.warm import Warmer
 from gateway.supervisor.watch import Patience
 
 log = logging.getLogger("gateway.supervisor")
@@ -65,6 +69,9 @@ class Setup:
     policy: Policy
     patience: Patience
     standby: int = 0
+    prefill_slots: int = 1
+    prompts: Path | None = None
+    """The folder of what models keep of prompts on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +116,23 @@ class Supervisor:
         self._stopped = False
         self._quiet = asyncio.Event()
         self._moved = False
+        self._turns = TurnDesk(setup.prefill_slots, self._grant_turn)
         self._standby = Standby(tasks, observer, self._settle_standby)
         self._tokenizers = Tokenizers(tasks, observer)
+        self._warmer = Warmer(tasks, self.ask_engine)
 
     # --- for requests -------------------------------------------------------------------------
 
-    def open(self, model: str, make: Callable[[int], wire.Request], wish: Wish = PLAIN) -> Call:
+    def open(
+        self,
+        model: str,
+        make: Callable[[int], wire.Request],
+        wish: Wish = PLAIN,
+        asked: str | None = None,
+    ) -> Call:
         """Starts a call; what becomes of it arrives in its mailbox.
+
+        `asked` is the name that its client knows, of a variant that `model` serves.
 
         Raises `Draining`, `BodyTooLarge`, and whatever `make` raises.
         """
@@ -136,7 +153,7 @@ class Supervisor:
             priority = max(wish.priority, own if priority is None else priority)
         request = Request(call_id, model, priority, wish.keep_alive_s, wish.may_evict)
         effects = self._scheduler.on_request(self._loop.time(), request)
-        call = self._waiting[call_id] = Call(call_id, model, frame)
+        call = self._waiting[call_id] = Call(call_id, model, frame, asked)
         self._feed(effects)
         return call
 
@@ -158,10 +175,36 @@ class Supervisor:
                 log.info("model %s: its engine cannot count now: %s", model, error)
         return within_entry(slot.model, await self._tokenizers.ask(question))
 
+    def ask_engine(
+        self, model: str, make: Callable[[int, str], wire.Ask]
+    ) -> asyncio.Future[wire.Answer] | None:
+        """Asks something small of a model's engine alone; None when that is not ready.
+
+        As `ask`, it is no use of the model. Raises `BodyTooLarge` and `QueueFull`.
+        """
+        slot = self._slots[model]
+        if slot.ready is None:
+            return None
+        return slot.ask(readable(make(next(self._ids), "")))
+
+    def warm(self, model: str) -> bool:
+        """Has a ready model's warm prompts taken in; False when there is nothing to do."""
+        slot = self._slots[model]
+        return slot.ready is not None and self._warmer.schedule(slot.model)
+
+    def prompt_folder(self, model: str) -> Path | None:
+        """Where what it keeps of prompts on disk would be."""
+        return folder_of(self._setup.prompts, self._slots[model].model)
+
     def close(self, call: Call) -> None:
         """Ends a call on the client's behalf; for one that is over it does nothing."""
         self._release(call, "the client left")
         call.abandon()
+
+    def credit(self, call: Call, nbytes: int) -> None:
+        """Its client has taken so many bytes of an answer that is sent by credit."""
+        if call.model in self._slots:  # a reload may have removed it while its calls ended
+            self._slots[call.model].credit(call.id, nbytes)
 
     def too_slow(self, call: Call) -> None:
         """Ends a call whose client takes nothing; its mailbox says so."""
@@ -210,12 +253,19 @@ class Supervisor:
             name = terms.model.entry.name
             specs.append(model_spec(terms))
             if name in self._slots:
-                self._slots[name].configure(terms, restart=name in restarted)
+                self._configure(self._slots[name], terms, restart=name in restarted)
             else:
                 self._slots[name] = Slot(terms, self._probe, self, self._observer)
         diff = RegistryDiff(setup.policy, tuple(specs), restarted)
         self._feed(self._scheduler.on_registry(self._loop.time(), diff))
+        self._turns.lend(setup.prefill_slots)
         self.preload(settled)
+
+    def _configure(self, slot: Slot, terms: Terms, *, restart: bool) -> None:
+        before = _warmed_by(slot.model)
+        slot.configure(terms, restart=restart)
+        if _warmed_by(slot.model) != before:
+            self.warm(slot.name)
 
     def _preloaded(self) -> set[str]:
         """Entries with `preload` that have been loaded since they are there."""
@@ -227,7 +277,8 @@ class Supervisor:
             if model.entry.of is None:  # a variant is served by its base
                 known = self._sizes.get(model)
                 reservation = limits(model, setup.policy.budget_bytes, known)
-                yield Terms(model, reservation, setup.patience, known.load_s if known else None)
+                load_s, disk = known.load_s if known else None, disk_cache(setup.prompts, model)
+                yield Terms(model, reservation, setup.patience, load_s, disk)
 
     def load(self, name: str) -> None:
         """As an operator asks; what becomes of it is in the snapshot."""
@@ -273,7 +324,7 @@ class Supervisor:
 
     async def drained(self) -> None:
         """Returns once no call is waiting or running."""
-        while self._waiting or any(slot.calls for slot in self._slots.values()):
+        while self._waiting or self.serving:
             self._quiet.clear()
             await self._quiet.wait()
 
@@ -300,6 +351,7 @@ class Supervisor:
             await asyncio.wait(tasks)
         await self._standby.close()
         await self._tokenizers.close()
+        self._turns.close()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -317,6 +369,21 @@ class Supervisor:
         return self._standby
 
     @property
+    def tokenizer_pid(self) -> int | None:
+        """Of the process that counts for models which are not loaded, while there is one."""
+        return self._tokenizers.pid
+
+    @property
+    def turns(self) -> TurnsView:
+        """Which models take in a long prompt now, and which wait for it."""
+        return self._turns.view()
+
+    @property
+    def serving(self) -> bool:
+        """Whether any call runs."""
+        return any(slot.calls for slot in self._slots.values())
+
+    @property
     def draining(self) -> bool:
         return self._draining is not None
 
@@ -328,6 +395,7 @@ class Supervisor:
 
     def on_ready(self, name: str, measured_bytes: int) -> None:
         self._feed(self._scheduler.on_ready(self._loop.time(), name, measured_bytes))
+        self.warm(name)
 
     def on_footprint(self, name: str, measured_bytes: int) -> None:
         self._feed(self._scheduler.on_footprint(self._loop.time(), name, measured_bytes))
@@ -335,6 +403,16 @@ class Supervisor:
     def on_released(self, call_id: int) -> None:
         self._feed(self._scheduler.on_released(self._loop.time(), call_id))
         self._quiet.set()
+
+    def on_turn_wanted(self, name: str) -> None:
+        self._turns.want(name)
+
+    def on_turn_over(self, name: str) -> None:
+        self._turns.over(name)
+
+    def _grant_turn(self, name: str, waited_s: float) -> None:
+        self._slots[name].grant_turn()
+        self._observer.turn_granted(name, waited_s)
 
     def on_load_failed(self, name: str, cause: str, stranded_bytes: int) -> None:
         now = self._loop.time()
@@ -405,17 +483,28 @@ class Supervisor:
     def _tell_waiter(self, effect: Grant | Reject | Waiting) -> None:
         match effect:
             case Grant():
-                call = self._waiting.pop(effect.request_id)
-                call.push(Granted())
-                self._slots[effect.model].serve(call)
-                self._observer.granted(effect.model, self._loop.time() - call.opened_at)
+                self._serve(effect)
             case Reject():
                 call = self._waiting.pop(effect.request_id)
                 call.fail(effect.refusal.error())
-                self._observer.refused(call.model, effect)
+                self._observer.refused(call.model, call.asked, effect)
                 self._quiet.set()
             case Waiting():
                 self._waiting[effect.request_id].push(effect.phase)
+
+    def _serve(self, grant: Grant) -> None:
+        """Hands a call to its engine; a fault there ends the call, and its lease with it."""
+        call = self._waiting.pop(grant.request_id)
+        call.push(Granted())
+        try:
+            self._slots[grant.model].serve(call)
+        except Exception:  # whatever it was, a client waits for this call
+            log.exception("call %s could not be handed to model %s", call.id, grant.model)
+            self._slots[grant.model].calls.pop(call.id, None)
+            call.fail(errors.InternalError("the gateway could not hand the request to its model"))
+            self.on_released(call.id)
+            return
+        self._observer.granted(grant.model, call.asked, self._loop.time() - call.opened_at)
 
     def _tell_slot(self, effect: StartLoad | CancelLoad | Stop | SetLimits | CancelLeases) -> None:
         slot = self._slots[effect.model]
@@ -431,6 +520,8 @@ class Supervisor:
                 self._observer.stopped(effect)
             case SetLimits():
                 slot.set_prompt_cache(effect.prompt_cache_bytes)
+                if effect.prompt_cache_bytes:  # what was there may have been taken away before
+                    self.warm(effect.model)
                 self._observer.limited(effect)
             case CancelLeases():
                 self._cancel_leases(effect)
@@ -452,3 +543,8 @@ class Supervisor:
     def _on_timer(self) -> None:
         self._timer = None
         self._feed(self._scheduler.on_tick(self._loop.time()))
+
+
+def _warmed_by(model: Model) -> tuple[object, ...]:
+    """What its warm prompts are made of."""
+    return model.warm, model.entry.chat_template_kwargs

@@ -52,6 +52,11 @@ def about(model: Model, question_id: int, make: Callable[[int, str], wire.Ask]) 
     question = make(question_id, str(model.path or ""))
     if model.entry.trust_remote_code:
         question = msgspec.structs.replace(question, trust_remote_code=True)
+    return readable(question)
+
+
+def readable(question: wire.Ask) -> wire.Ask:
+    """The question, if an engine reads as much. Raises `BodyTooLarge`."""
     size = len(wire.encode(question))
     if size > wire.MAX_REQUEST_BYTES:
         raise BodyTooLarge(
@@ -77,6 +82,8 @@ class Notes(Protocol):
     def spawned(self, pid: int) -> None: ...
 
     def reaped(self, pid: int) -> None: ...
+
+    def said(self, model: str, data: bytes) -> None: ...
 
 
 class Tokenizers:
@@ -197,6 +204,9 @@ class Tokenizers:
     def on_spawned(self, pid: int) -> None:
         self._notes.spawned(pid)
 
+    def on_stderr(self, data: bytes) -> None:
+        self._notes.said(_LOAD.spec.name, data)
+
     def on_loading(self, message: wire.Loading) -> None:
         """It has no weights to tell about."""
 
@@ -218,3 +228,9 @@ class Tokenizers:
     def on_answer(self, message: wire.Answer) -> None:
         self._failures = 0
         self._questions.on_answer(message)
+
+    def on_turn_wanted(self) -> None:
+        """It does nothing long."""
+
+    def on_turn_over(self) -> None:
+        """It does nothing long."""

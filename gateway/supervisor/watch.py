@@ -32,8 +32,13 @@ class Watch:
         self._steps = -1
         self._stepped = False
         self._calls = 0
+        self._awaits_turn = False
         self._beat_at = now
         self._progress_at = now
+
+    def be(self, patience: Patience) -> None:
+        """From now on it is so patient."""
+        self._patience = patience
 
     def on_hello(self, now: float) -> None:
         self._phase = "load"
@@ -63,6 +68,18 @@ class Watch:
     def on_call_over(self) -> None:
         self._calls -= 1
 
+    def on_turn_wanted(self) -> None:
+        """The engine waits for others: standing still is no fault until it gets its turn.
+
+        That it gets one is the gateway's to see to, so what is hung meanwhile is found later.
+        """
+        self._awaits_turn = True
+
+    def on_turn(self, now: float) -> None:
+        """It has its turn, or wants it no more."""
+        self._awaits_turn = False
+        self._progress_at = now
+
     def deadline(self) -> float:
         """The moment at which silence until then becomes a verdict."""
         return min(at for at, _ in self._limits())
@@ -85,7 +102,7 @@ class Watch:
         if self._phase == "load":
             wait = self._patience.load_timeout_s
             reason = f"the load made no progress for {wait:g} s"
-        elif not self._calls:
+        elif not self._calls or self._awaits_turn:
             return [silent]
         else:
             patience = self._patience

@@ -10,13 +10,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.bench import against_mlx_lm, engine_cpu, gateway_cpu, startup, swap
+from tests.bench import (
+    against_mlx_lm,
+    constraints,
+    engine_cpu,
+    gap,
+    gateway_cpu,
+    prompt_cache,
+    startup,
+    swap,
+)
 
 PARTS = {
     "startup": startup.lines,
     "gateway": gateway_cpu.lines,
     "engine": engine_cpu.lines,
+    "constraints": constraints.lines,
     "swap": swap.lines,
+    "gap": gap.lines,
+    "prompt_cache": prompt_cache.lines,
     "mlx_lm": against_mlx_lm.lines,
 }
 

@@ -107,7 +107,7 @@ class Worker:
         self._socket.close()
         self._process.wait(TIMEOUT_S)
 
-    def cost(self, case: Case) -> float:
+    def cost(self, case: Case, wanted: wire.Format = wire.Format()) -> float:  # noqa: B008  frozen
         """CPU seconds per token of one batch, prefill included."""
         process = psutil.Process(self._process.pid)
         before = _cpu(process)
@@ -117,6 +117,7 @@ class Worker:
                 messages(stream),
                 wire.Sampling(temperature=0),
                 max_tokens=case.tokens,
+                format=wanted,
             )
             self._socket.sendall(wire.encode(request))
         self._next_id += case.streams

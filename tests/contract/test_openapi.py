@@ -34,7 +34,7 @@ class Anything:
 def gateway() -> App:
     thing = cast(Any, Anything())
     live = Live(Served(Loaded(), Router([]), Server()))
-    control = Control(thing, thing, thing)
+    control = Control(thing, thing, thing, thing)
     return app.build(live, cast(Supervisor, thing), Tasks(), Metrics(), control)
 
 

@@ -351,7 +351,7 @@ async def test_an_unknown_model_is_a_404_with_close_matches(
         ("GET", CHAT, 405, "method_not_allowed", "use POST"),
         ("DELETE", "/v1/models", 405, "method_not_allowed", "use"),
         ("POST", "/health", 405, "method_not_allowed", "use"),
-        ("GET", "/", 404, "not_found", "nothing at /"),
+        ("GET", "/nothing", 404, "not_found", "nothing at /nothing"),
         ("POST", "/v1/chat/completions/", 404, "not_found", "nothing at"),
         ("GET", "/v2/models", 404, "not_found", "nothing at /v2/models"),
         ("GET", "/v1/models/no-such", 404, "model_not_found", "no model 'no-such'"),

@@ -18,6 +18,8 @@ from tests.harness.timeline import Case, Record, read_cases, run
 CASES = {case.id: case for case in read_cases(Path(__file__).parents[1] / "fixtures" / "lifecycle")}
 AT_ONCE = 2
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture(scope="module")
 def records(

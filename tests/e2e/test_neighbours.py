@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.daemon import CHAT, Daemon, chat_body, daemon, registry, scripted
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timed]
 
 ALONE_S = 1.0
 LOAD_S = 2.0

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,7 @@ SCRIPTED_KEYS = frozenset(
     {
         *("load_s", "load_stall_at", "tokens_per_s", "prefill_s", "fail_loads", "exit_after"),
         *("hang_after", "freeze_after", "ignore_term", "stderr_flood", "deltas", "kv_gb_per_1k"),
+        "vector_dim",
     }
 )
 
@@ -193,7 +194,10 @@ def reply(words: int) -> str:
 
 @contextlib.contextmanager
 def daemon(
-    document: dict[str, Any] | str, folder: Path, environment: Mapping[str, str] | None = None
+    document: dict[str, Any] | str,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
 ) -> Iterator[Daemon]:
     """Starts a gateway on a free port; at the end it and every engine of it are gone.
 
@@ -202,10 +206,10 @@ def daemon(
     write(document, folder)
     address = folder / "state" / "run" / "address"
     address.unlink(missing_ok=True)  # of an earlier life that was killed
-    process = start(folder, environment or {})
+    process = start(folder, environment or {}, *flags)
     engines: list[psutil.Process] = []
     try:
-        running = Daemon(process, _await_address(process, address, folder / "log"), folder)
+        running = Daemon(process, await_address(process, address, folder / "log"), folder)
         yield running
         engines = running.engines()
         if process.poll() is None:
@@ -248,7 +252,8 @@ def start(folder: Path, environment: Mapping[str, str], *flags: str) -> subproce
         )
 
 
-def _await_address(process: subprocess.Popen[bytes], address: Path, log: Path) -> str:
+def await_address(process: subprocess.Popen[bytes], address: Path, log: Path) -> str:
+    """The address that it writes once it listens."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not address.exists():
         assert process.poll() is None, f"did not start: {log.read_text()}"

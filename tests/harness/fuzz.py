@@ -21,8 +21,10 @@ from jsonschema.protocols import Validator
 from gateway import app
 from gateway.api.admin import Admin, Reload
 from gateway.api.events import EventBus, Events
+from gateway.api.logs import Logs
 from gateway.api.openapi import OPERATIONS, Operation, document
 from gateway.api.operate import LastReload, Operate
+from gateway.logs.ring import LogBook
 from gateway.metrics import Metrics
 from gateway.registry.load import Loaded
 from gateway.registry.schema import Server
@@ -67,7 +69,7 @@ def gateway(made: InProcess) -> App:
     operate = Operate(live, made.supervisor, probe, metrics, cast(LastReload, reloads))
     admin = Admin(live, made.supervisor, cast(Reload, reloads), made.tasks, bus)
     events = Events(live, made.supervisor, made.tasks, bus)
-    control = app.Control(operate, admin, events)
+    control = app.Control(operate, admin, events, Logs(live, made.tasks, LogBook()))
     return app.build(live, made.supervisor, made.tasks, metrics, control)
 
 

@@ -89,9 +89,16 @@ class InProcess:
         self.supervisor.preload()
 
     def reload(
-        self, models: tuple[Model, ...], standby: int, restarted: tuple[str, ...] = ()
+        self,
+        models: tuple[Model, ...],
+        standby: int,
+        restarted: tuple[str, ...] = (),
+        *,
+        patience: Patience | None = None,
+        prefill_slots: int = 1,
     ) -> None:
-        self._setup = Setup(models, self._policy, self._patience, standby)
+        self._patience = patience or self._patience
+        self._setup = Setup(models, self._policy, self._patience, standby, prefill_slots)
         self.supervisor.reload(self._setup, frozenset(restarted))
 
     def call(self, model: str, **fields: Any) -> Call:

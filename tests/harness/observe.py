@@ -59,7 +59,7 @@ class Observer:
     def _note(self, status: Status) -> None:
         self.peak_bytes = max(self.peak_bytes, status["memory"]["committed_bytes"])
         alive = [model for model in status["models"] if model["pid"] is not None]
-        claims = [model["entry"]["scripted"].get("size_gb", 0) for model in alive]
+        claims = [(model["entry"]["scripted"] or {}).get("size_gb", 0) for model in alive]
         self.peak_claims = max(self.peak_claims, round(sum(claims) * GIB))
 
     async def _follow(self, following: asyncio.Event) -> None:

@@ -68,15 +68,20 @@ def read_rest(connection: socket.socket) -> bytes:
     return bytes(received)
 
 
-def stream_in(connection: socket.socket) -> Frames:
-    """Reads an event stream to the end of its chunked body; the head has been read."""
+def read_chunks(connection: socket.socket) -> bytes:
+    """A chunked body to its end; the head has been read."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
-    frames = Frames()
+    body = bytearray()
     with connection.makefile("rb") as reader:
-        body = bytearray()
         while size := int(reader.readline(), 16):
             body += reader.read(size)
             assert reader.readline() == b"\r\n"
-    for line in body.decode().split("\n"):
+    return bytes(body)
+
+
+def stream_in(connection: socket.socket) -> Frames:
+    """Reads an event stream to its end; the head has been read."""
+    frames = Frames()
+    for line in read_chunks(connection).decode().split("\n"):
         frames.take(line)
     return frames

@@ -157,24 +157,6 @@ def test_only_the_row_with_a_budget_is_held_to_it(hermes: Driven) -> None:
     assert hermes.text(2) == SCRIPTS["Say hello."]
 
 
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"tool_choice": wire.ToolChoice("required"), "tools": TOOLS}, "tool_choice_unsupported"),
-        ({"tool_choice": wire.ToolChoice("named", "get_time")}, "tool_choice_unsupported"),
-        ({"format": wire.Format("json_object")}, "unsupported"),
-        ({"format": wire.Format("json_schema", {"type": "object"})}, "unsupported"),
-    ],
-)
-def test_what_cannot_be_promised_is_refused(
-    hermes: Driven, fields: dict[str, Any], code: str
-) -> None:
-    with pytest.raises(EngineError) as caught:
-        hermes.submit(0, "Say hello.", **fields)
-    assert caught.value.code == code
-    assert not hermes.engine.busy
-
-
 def test_the_template_is_told_whether_to_think(hermes: Driven) -> None:
     """What the template makes of it is its own; here it is asked what it was given."""
     from mlx_lm.tokenizer_utils import TokenizerWrapper

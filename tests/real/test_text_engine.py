@@ -16,7 +16,7 @@ import pytest
 
 import engines.text.engine
 from engines import wire
-from engines.base import LoadError
+from engines.base import Emitted, LoadError
 from engines.text.engine import TextEngine
 from engines.text.model import LoadedModel, load
 from tests.fixtures.make_models import make
@@ -44,15 +44,21 @@ STORY = "Tell me a story."
 
 
 class Driven:
-    """An engine and everything it emitted."""
+    """An engine and everything it emitted, with a gateway that grants each turn at once."""
 
     def __init__(self, path: Path, limits: wire.Limits = LIMITS, **spec: Any) -> None:
         self.events: list[Any] = []
         self.stages: list[wire.Loading] = []
         self.engine = TextEngine(
-            wire.EngineSpec("tested", "text", path=str(path), **spec), limits, self.events.append
+            wire.EngineSpec("tested", "text", path=str(path), **spec), limits, self.emit
         )
         self.ready = self.engine.load(self.stages.append)
+
+    def emit(self, event: Emitted) -> None:
+        if isinstance(event, wire.WantTurn):
+            self.engine.take_turn()
+        elif not isinstance(event, wire.TurnOver):
+            self.events.append(event)
 
     def submit(self, call_id: int, question: str, **options: Any) -> None:
         options.setdefault("sampling", GREEDY)

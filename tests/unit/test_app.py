@@ -36,7 +36,7 @@ class Broken:
 def client(metrics: Metrics, operate: Broken | None = None) -> httpx.AsyncClient:
     live = Live(Served(Loaded(), Router([]), Server()))
     broken = cast(Any, Broken())
-    control = Control(cast(Any, operate) or broken, broken, broken)
+    control = Control(cast(Any, operate) or broken, broken, broken, broken)
     asgi = app.build(live, cast(Supervisor, broken), Tasks(), metrics, control)
     transport = httpx.ASGITransport(cast(Any, asgi), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -38,9 +39,9 @@ class Written:
         self.subscription = bus.subscribe()
         live = Live(Served(Loaded(), Router([]), Server()))
         sizes = Remembered(folder / "sizes.json")
-        run_dir = RunDir(folder / "run")
-        self.journal = Journal(self.metrics, live, run_dir, sizes, Tasks(), bus)
-        run_dir.close()
+        self.run_dir = RunDir(folder / "run")
+        self.journal = Journal(self.metrics, live, self.run_dir, sizes, Tasks(), bus)
+        self.run_dir.close()
 
     async def events(self) -> list[dict[str, Any]]:
         async with asyncio.timeout(30):
@@ -132,3 +133,39 @@ async def test_the_last_event_is_the_last(tmp_path: Path) -> None:
     draining, end = await written.events()
     assert (draining["type"], draining["seconds"], end["type"]) == ("draining", 7, "end")
     assert written.subscription.over
+
+
+async def test_pids_are_kept_beside_the_loop_and_the_last_ones_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Written(tmp_path)
+    in_write, go_on = threading.Event(), threading.Event()
+    write = RunDir.write_engines
+
+    def held(run_dir: RunDir, engines: list[tuple[int, float]]) -> None:
+        in_write.set()
+        assert go_on.wait(30)
+        write(run_dir, engines)
+
+    monkeypatch.setattr(RunDir, "write_engines", held)
+    written.journal.spawned(os.getpid())
+    assert await asyncio.to_thread(in_write.wait, 30)
+    written.journal.spawned(os.getppid())  # while the disk is slow
+    written.journal.reaped(os.getpid())
+    keeping = written.journal._keeping
+    assert keeping is not None
+    go_on.set()
+    async with asyncio.timeout(30):
+        await keeping
+    assert [pid for pid, _ in written.run_dir.engines()] == [os.getppid()]
+
+
+async def test_once_the_run_directory_is_cleared_nothing_comes_back(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.run_dir.clear()
+    written.journal.spawned(os.getpid())
+    keeping = written.journal._keeping
+    assert keeping is not None
+    async with asyncio.timeout(30):
+        await keeping
+    assert not (tmp_path / "run" / "engines.json").exists()

@@ -13,6 +13,7 @@ from gateway.api.dialect import Decoded, Defaults
 from gateway.api.media import MediaRef
 from gateway.errors import GatewayError, InvalidRequest, Unsupported
 from gateway.residency import Priority
+from gateway.security.containers import MediaKind
 from gateway.supervisor.supervisor import PLAIN, Wish
 from tests.harness.decoded import text_call
 
@@ -143,6 +144,18 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
         ({"guided_json": SCHEMA}, wire.Format("json_schema", SCHEMA)),
         ({"guided_regex": "a+"}, wire.Format("regex", "a+")),
         ({"guided_grammar": 'start: "a"'}, wire.Format("lark", 'start: "a"')),
+        ({"guided_json": '{"type": "null"}'}, wire.Format("json_schema", {"type": "null"})),
+        ({"guided_choice": ["a", 'b"']}, wire.Format("lark", 'start: "a" | "b\\""')),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            wire.Format("json_schema", SCHEMA),
+        ),
+        ({"structured_outputs": {}}, wire.Format()),
+        ({"structured_outputs": {"json": SCHEMA}}, wire.Format("json_schema", SCHEMA)),
+        ({"structured_outputs": {"json_object": True}}, wire.Format("json_object")),
+        ({"structured_outputs": {"regex": "a+"}}, wire.Format("regex", "a+")),
+        ({"structured_outputs": {"choice": ["a"]}}, wire.Format("lark", 'start: "a"')),
+        ({"structured_outputs": {"grammar": "root ::= x"}}, wire.Format("lark", "root ::= x")),
     ],
 )
 def test_formats(fields: dict[str, Any], wanted: wire.Format) -> None:
@@ -338,14 +351,17 @@ def test_tools_and_choices_that_cannot_be(fields: dict[str, Any], param: str) ->
     assert refused(**fields).param == param
 
 
-# --- images ---------------------------------------------------------------------------------------
+# --- media ----------------------------------------------------------------------------------------
+
+
+FORMAT = "messages[0].content[0].input_audio.format"
 
 
 def image(url: Any) -> dict[str, Any]:
     return {"type": "image_url", "image_url": url}
 
 
-def test_images_are_noted_and_leave_a_mark_where_they_were() -> None:
+def test_images_are_noted_and_leave_a_part_where_they_were() -> None:
     parts = [
         {"type": "text", "text": "one "},
         image({"url": "data:,", "detail": "low"}),
@@ -358,7 +374,49 @@ def test_images_are_noted_and_leave_a_mark_where_they_were() -> None:
         MediaRef("https://a.example/x.png", "messages[0].content[3]"),
     )
     (message,) = text_call(request).messages
-    assert message == {"role": "user", "content": "one [image] two [image]"}
+    assert message["content"] == [
+        {"type": "text", "text": "one "},
+        {"type": "image", "media": 0},
+        {"type": "text", "text": " two "},
+        {"type": "image", "media": 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "url"),
+    [
+        ({"type": "image_url", "image_url": "http://a/"}, "image", "http://a/"),
+        ({"type": "image", "image": "/srv/a.png"}, "image", "/srv/a.png"),
+        ({"type": "video_url", "video_url": {"url": "http://a/"}}, "video", "http://a/"),
+        ({"type": "video_url", "video_url": "http://a/"}, "video", "http://a/"),
+        ({"type": "video", "video": "/srv/a.mp4"}, "video", "/srv/a.mp4"),
+        ({"type": "audio_url", "audio_url": {"url": "http://a/"}}, "audio", "http://a/"),
+        ({"type": "audio", "audio": "/srv/a.wav"}, "audio", "/srv/a.wav"),
+        (
+            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+            "audio",
+            "data:audio/wav;base64,AAAA",
+        ),
+    ],
+)
+def test_every_form_of_media(part: dict[str, Any], kind: MediaKind, url: str) -> None:
+    request = decoded(messages=[{"role": "user", "content": [part]}])
+    assert request.media == (MediaRef(url, "messages[0].content[0]", kind),)
+    assert text_call(request).messages[0]["content"] == [{"type": kind, "media": 0}]
+
+
+def test_how_a_video_is_looked_at() -> None:
+    call = text_call(decoded(video_fps=0.5, video_max_frames=8))
+    assert call.video == wire.VideoFrames(0.5, 8)
+    assert text_call(decoded()).video == wire.VideoFrames()
+    assert refused(video_fps=0).param == "video_fps"
+    assert refused(video_max_frames=0).param == "video_max_frames"
+
+
+def test_parts_of_text_alone_are_a_text() -> None:
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
+    request = decoded(messages=[{"role": "user", "content": parts}])
+    assert text_call(request).messages[0]["content"] == "one two"
 
 
 @pytest.mark.parametrize(
@@ -370,9 +428,17 @@ def test_images_are_noted_and_leave_a_mark_where_they_were() -> None:
         ("user", [image("data:,")] * 17, "messages[0].content[16]"),
         ("system", [image("data:,")], "messages[0].content[0]"),
         ("assistant", [image("data:,")], "messages[0].content[0]"),
+        ("user", [{"type": "video_url"}], "messages[0].content[0]"),
+        ("user", [{"type": "video", "video": "x"}] * 5, "messages[0].content[4]"),
+        ("user", [{"type": "input_audio", "input_audio": {"data": "AA"}}], FORMAT),
+        (
+            "user",
+            [{"type": "input_audio", "input_audio": {"data": "AA", "format": "a;b"}}],
+            FORMAT,
+        ),
     ],
 )
-def test_images_that_cannot_be(role: str, parts: list[Any], param: str) -> None:
+def test_media_that_cannot_be(role: str, parts: list[Any], param: str) -> None:
     assert refused(messages=[{"role": role, "content": parts}]).param == param
 
 
@@ -388,7 +454,6 @@ def test_images_that_cannot_be(role: str, parts: list[Any], param: str) -> None:
         ("audio", None, {"voice": "alloy"}),
         ("web_search_options", None, {}),
         ("verbosity", "medium", "low"),
-        ("guided_choice", None, ["a", "b"]),
         ("min_tokens", 0, 5),
         ("ignore_eos", False, True),
         ("stop_token_ids", [], [2]),
@@ -406,6 +471,23 @@ def test_two_formats_at_once_are_refused() -> None:
     error = refused(response_format={"type": "json_object"}, guided_regex="a")
     assert error.param == "guided_regex"
     assert "response_format" in error.message
+    error = refused(structured_outputs={"json": SCHEMA, "regex": "a"})
+    assert error.param == "structured_outputs.regex"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": "[1]"}, "guided_json"),
+        ({"structured_outputs": {"json": "no"}}, "structured_outputs.json"),
+        ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"structured_outputs": {"choice": [""]}}, "structured_outputs.choice[0]"),
+    ],
+)
+def test_formats_that_are_none(fields: dict[str, Any], param: str) -> None:
+    assert refused(**fields).param == param
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ INLINE = {
 }
 
 
-def test_images_are_noted_and_leave_a_mark_where_they_were() -> None:
+def test_images_are_noted_and_leave_a_part_where_they_were() -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": [IMAGE, text("seen")]}
     request = decoded(
         messages=[
@@ -289,8 +289,28 @@ def test_images_are_noted_and_leave_a_mark_where_they_were() -> None:
         MediaRef("http://127.0.0.1/", "messages[2].content[0].content[0]"),
     )
     turns = text_call(request).messages
-    assert turns[0]["content"] == "[image]\nlook"
-    assert turns[2]["content"] == "[image]\nseen"
+    assert turns[0]["content"] == [{"type": "image", "media": 0}, text("look")]
+    assert turns[2]["content"] == [{"type": "image", "media": 1}, text("seen")]
+
+
+def test_an_image_stands_between_the_texts_of_its_turn() -> None:
+    turn = {"role": "user", "content": [text("a"), text("b"), IMAGE, text("c")]}
+    request = decoded(messages=[turn, {"role": "user", "content": "d"}])
+    (message,) = text_call(request).messages
+    assert message["content"] == [text("a\nb"), {"type": "image", "media": 0}, text("c\nd")]
+
+
+def test_a_failure_with_an_image_says_that_it_is_one() -> None:
+    result = {"type": "tool_result", "tool_use_id": "1", "content": [IMAGE], "is_error": True}
+    request = decoded(
+        messages=[
+            {"role": "user", "content": "look"},
+            {"role": "assistant", "content": [USE]},
+            {"role": "user", "content": [result]},
+        ]
+    )
+    content = text_call(request).messages[2]["content"]
+    assert content == [text("Error: "), {"type": "image", "media": 0}]
 
 
 # --- refusals -------------------------------------------------------------------------------------

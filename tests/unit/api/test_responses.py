@@ -18,6 +18,7 @@ from gateway.api.responses_encode import ResponsesDecoded
 from gateway.api.responses_items import Item, sealed, warn_once
 from gateway.errors import InvalidRequest, NotFound, Unsupported
 from gateway.residency import Priority
+from gateway.security.containers import MediaKind
 from tests.harness.decoded import text_call
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -324,7 +325,8 @@ def test_images_are_noted_kept_and_asked_for_again() -> None:
         MediaRef("data:,", "input[2].output[0]"),
     )
     turns = text_call(request).messages
-    assert (turns[0]["content"], turns[2]["content"]) == ("look [image]", "[image]")
+    assert turns[0]["content"] == [{"type": "text", "text": "look "}, {"type": "image", "media": 0}]
+    assert turns[2]["content"] == [{"type": "image", "media": 1}]
     kept = json.loads(request.items)
     assert kept[0]["content"][1] == shown
     assert kept[2]["output"] == [shown]
@@ -334,12 +336,42 @@ def test_images_are_noted_kept_and_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize(
+    ("part", "kind", "url"),
+    [
+        ({"type": "input_video", "video_url": "data:,"}, "video", "data:,"),
+        (
+            {"type": "input_audio", "input_audio": {"data": "AA", "format": "mp3"}},
+            "audio",
+            "data:audio/mp3;base64,AA",
+        ),
+    ],
+)
+def test_other_media_are_noted_and_kept(part: dict[str, Any], kind: MediaKind, url: str) -> None:
+    request = decoded(input=[{"role": "user", "content": [part]}])
+    assert request.media == (MediaRef(url, "input[0].content[0]", kind),)
+    assert json.loads(request.items)[0]["content"] == [part]
+
+
+def test_turns_with_images_are_joined() -> None:
+    shown = {"type": "input_image", "image_url": "data:,"}
+    request = decoded(input=[said("user", "a"), said("user", [shown]), said("user", "b")])
+    (message,) = text_call(request).messages
+    kinds = [part.get("text", part["type"]) for part in message["content"]]
+    assert kinds == ["a", "image", "b"]
+
+
+@pytest.mark.parametrize(
     ("item", "kind", "param"),
     [
         ({"role": "user"}, InvalidRequest, "input[0].content"),
         ({"type": "message", "content": "x"}, InvalidRequest, "input[0].role"),
         (said("user", [{"type": "input_image"}]), InvalidRequest, "input[0].content[0]"),
         (said("system", [{"type": "input_image"}]), InvalidRequest, "input[0].content[0]"),
+        (
+            said("user", [{"type": "input_image", "file_id": "f"}]),
+            Unsupported,
+            "input[0].content[0].file_id",
+        ),
         (said("user", [{"type": "input_text"}]), InvalidRequest, "input[0].content[0].text"),
         ({"type": "local_shell_call"}, Unsupported, "input[0].type"),
         ({"type": "item_reference", "id": "no"}, NotFound, "input[0].id"),

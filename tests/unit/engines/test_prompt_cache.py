@@ -21,6 +21,7 @@ class Layer:
     held: int
     nbytes: int = 1000
     trimmable: bool = True
+    start_position: int = 0
 
     def is_trimmable(self) -> bool:
         return self.trimmable
@@ -160,3 +161,32 @@ def test_never_over_the_limit_and_never_the_whole_prompt(
     if found is not None:
         assert found[0].held == usable
         assert any(tokens[:usable] == prompt[:usable] for tokens, _, _ in stores)
+
+
+def test_a_chunked_layer_that_has_forgotten_counts_as_a_whole() -> None:
+    prompts, _ = cache()
+    chunked = layers(PROMPT)
+    chunked[0].start_position = 4
+    prompts.store(PROMPT, chunked)
+    assert prompts.fetch(PROMPT) == (None, 0)
+    assert prompts.fetch([*PROMPT, 1])[1] == 20
+
+
+def test_evictions_are_counted_and_told() -> None:
+    told: list[int] = []
+    prompts = PromptCache(2500, lambda layers: None, lambda entry: told.append(entry.length))
+    for length in (10, 11, 12):
+        prompts.store([length] * length, layers([length] * length))
+    assert told == [10]
+    assert prompts.stats().evictions == 1
+    assert prompts.clear(lambda key: len(key) == 44) == (1, 1044)
+    assert prompts.stats().evictions == 1
+
+
+def test_looking_is_no_use() -> None:
+    prompts, _ = cache()
+    prompts.store(PROMPT, layers(PROMPT))
+    assert prompts.usable([*PROMPT, 1]) == 20
+    assert prompts.fetch([*PROMPT, 1], counted=False)[1] == 20
+    stats = prompts.stats()
+    assert (stats.hits, stats.misses, stats.tokens_saved) == (0, 0, 0)

@@ -349,7 +349,8 @@ def test_loading_reports_bytes_over_the_time_it_takes() -> None:
 
 def test_ready_names_context_and_memory() -> None:
     ready = Bench(size_gb=1, context_length=77).engine.load(lambda loading: None)
-    assert ready == wire.Ready(77, wire.Memory(weights_bytes=GIB))
+    assert (ready.context_length, ready.memory) == (77, wire.Memory(weights_bytes=GIB))
+    assert (ready.voices, ready.dimensions) == (("alto", "bass"), 384)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ class FakeEngine(Plain):
         self.gate.set()
         self.in_step = Event()
         self.idled = Event()
+        self.pauses: list[float | None] = []
+        self.rested = Event()
         self.closed = False
         self.forgets_on_cancel = False
 
@@ -73,6 +75,13 @@ class FakeEngine(Plain):
 
     def idle(self) -> None:
         self.idled.set()
+
+    def background(self) -> float | None:
+        """What is left of `pauses`, in turn."""
+        if self.pauses:
+            return self.pauses.pop(0)
+        self.rested.set()
+        return None
 
     def set_limits(self, limits: wire.Limits) -> None:
         self.limits = limits
@@ -225,6 +234,32 @@ def test_idle_is_told_once_and_limits_pass_through(
     setup.work.take(wire.SetLimits(limits))
     wait_until(lambda: setup.engine.limits == limits)
     assert setup.work.progress.prompt_cache.entries == 3
+
+
+def test_what_could_wait_is_done_at_rest_until_there_is_no_more(setup: Setup) -> None:
+    setup.load()
+    assert setup.engine.rested.wait(TIMEOUT_S)
+    setup.engine.rested.clear()
+    setup.engine.pauses = [0, 0, 0.01, 0, 0]
+    setup.work.wake()
+    assert setup.engine.rested.wait(TIMEOUT_S)
+    assert setup.engine.pauses == []
+    assert not setup.engine.idled.is_set()
+
+
+def test_calls_go_before_what_could_wait(setup: Setup) -> None:
+    setup.load()
+    assert setup.engine.rested.wait(TIMEOUT_S)
+    setup.engine.gate.clear()
+    setup.generate(1)
+    assert setup.engine.in_step.wait(TIMEOUT_S)
+    setup.engine.pauses = [0] * 3
+    setup.engine.gate.set()
+    setup.read_until(lambda: isinstance(setup.seen[-1], wire.TextDelta))
+    assert setup.engine.pauses == [0] * 3
+    setup.work.take(wire.Cancel(1, "enough"))
+    setup.engine.rested.clear()
+    wait_until(lambda: not setup.engine.pauses)
 
 
 def test_a_stop_before_any_load_ends_it(setup: Setup) -> None:

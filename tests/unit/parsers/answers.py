@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from engines.parsers.events import CallArguments, CallEnd, CallStart, Event, Reasoning, Text
+from engines.parsers.formats import ToolFormat
 from engines.parsers.pipeline import CALL_HOLD_CHARACTERS, Pipeline
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "parsers"
@@ -29,7 +30,7 @@ class Row:
     family: str
     id: str
     text: str
-    tool: str | None = None
+    tool: str | ToolFormat | None = None
     reasoning: str | None = None
     prompt: str = ""
     finish: Literal["stop", "length"] = "stop"

@@ -7,7 +7,7 @@ import typing
 
 import pytest
 
-from engines.parsers import reasoning, registry, tools
+from engines.parsers import reasoning, registry, tools, upstream
 from gateway.registry.schema import ReasoningParser, ToolParser
 
 CHATML = "{{ '<|im_start|>assistant\n' }}"
@@ -15,7 +15,8 @@ CHATML = "{{ '<|im_start|>assistant\n' }}"
 
 def test_every_name_of_the_registry_document_is_a_family() -> None:
     names = registry.names()
-    assert set(typing.get_args(ToolParser)) - {"auto"} <= names.tools
+    assert set(typing.get_args(ToolParser)) - {"auto", *upstream.NAMES} <= names.tools
+    assert set(upstream.NAMES) <= set(typing.get_args(ToolParser))
     assert set(typing.get_args(ReasoningParser)) - {"auto"} <= names.reasoning
 
 

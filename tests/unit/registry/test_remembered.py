@@ -207,7 +207,7 @@ def test_warnings_about_room_go_by_what_was_measured(tmp_path: Path) -> None:
     sizes = Remembered(tmp_path / "sizes.json")
     sizes.record(loaded.models[0], Memory(weights_bytes=3 * GIB), 1)
     (problem,) = load(file, environ={}, remembered=sizes).problems
-    assert '"a" needs 3.3 GiB, more than the budget of 2.0 GiB' in problem.message
+    assert '"a" needs 3.5 GiB, more than the budget of 2.0 GiB' in problem.message
 
 
 # --- availability ---------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from gateway.registry.kinds import (
     state_bytes_of,
 )
 from gateway.registry.limits import PROCESS_BYTES, limits
-from gateway.registry.schema import Entry, Scripted
+from gateway.registry.schema import Entry, Kind, Scripted
 from gateway.registry.sizes import Size, SizeError, measure
 from gateway.registry.units import GIB, MIB
 
@@ -362,9 +362,64 @@ def test_limits_stay_below_the_utilization() -> None:
     assert given.charge_bytes <= 20 * GIB
 
 
-def test_limits_of_what_does_not_generate_have_no_kv() -> None:
-    given = limits(_model(GIB, kind="embedding"), 40 * GIB)
+@pytest.mark.parametrize(
+    ("weights", "budget", "batch"),
+    [
+        (GIB, 40 * GIB, GIB),
+        (64 * MIB, 40 * GIB, 256 * MIB),
+        (16 * GIB, 40 * GIB, 2 * GIB),
+        (16 * GIB, 17 * GIB, 256 * MIB),  # too large anyway, and refused as that
+        (4 * GIB, 10 * GIB, 10 * GIB * 15 // 100),
+    ],
+)
+@pytest.mark.parametrize("kind", ["embedding", "rerank"])
+def test_what_takes_whole_texts_is_charged_for_its_batches(
+    weights: int, budget: int, batch: int, kind: Kind
+) -> None:
+    given = limits(_model(weights, kind=kind), budget)
+    assert (given.kv_bytes, given.prompt_cache_bytes) == (batch, 0)
+    assert given.charge_bytes == weights + batch + given.mlx_cache_bytes + PROCESS_BYTES
+
+
+def test_the_operator_says_what_a_batch_may_take() -> None:
+    assert limits(_model(GIB, kind="rerank", kv_memory_gb=3), 40 * GIB).kv_bytes == 3 * GIB
+
+
+def test_audio_has_neither_kv_nor_batches() -> None:
+    given = limits(_model(GIB, kind="speech"), 40 * GIB)
     assert (given.kv_bytes, given.prompt_cache_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "kind"),
+    [
+        ("qwen3", "Qwen3-Reranker-0.6B", "rerank"),
+        ("qwen3", "qwen3-embedding-4b-8bit", "embedding"),
+        ("qwen3", "Qwen3-0.6B", "text"),
+        ("llama", "my-reranker", "text"),
+        ("gemma3_text", "embeddinggemma-300m", "embedding"),
+    ],
+)
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_name_tells_where_the_config_cannot(
+    tmp_path: Path, family: str, name: str, kind: str, cached: bool
+) -> None:
+    above = f"models--maker--{name}/snapshots/0123abc" if cached else name
+    config = LLAMA | {"model_type": family, "architectures": ["SomeForCausalLM"]}
+    assert measure(write_model(tmp_path / above, config)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        ("sentence_transformers.models.Transformer", "embedding"),
+        ("sentence_transformers.cross_encoder.models.Transformer", "rerank"),
+    ],
+)
+def test_modules_tell_vectors_from_pairs(tmp_path: Path, module: str, kind: str) -> None:
+    folder = write_model(tmp_path)
+    (folder / "modules.json").write_text(json.dumps([{"type": module}]))
+    assert measure(folder).kind == kind
 
 
 def test_a_script_is_charged_what_it_claims() -> None:

@@ -13,7 +13,8 @@ from gateway.security import guard
 
 def request(method: str = "POST", /, **headers: str) -> dict[str, Any]:
     pairs = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
-    return {"method": method, "headers": pairs, "server": ("10.0.0.7", 8000), "scheme": "http"}
+    scope = {"method": method, "headers": pairs, "server": ("10.0.0.7", 8000), "scheme": "http"}
+    return scope | {"path": "/v1/chat/completions"}
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,15 @@ def test_json_bodies_pass(kind: str) -> None:
 def test_other_bodies_do_not(kind: str) -> None:
     with pytest.raises(UnsupportedMediaType, match="Content-Type: application/json"):
         guard.check_content_type(request(content_type=kind, content_length="5"))
+
+
+@pytest.mark.parametrize("path", sorted(guard.FORM_PATHS))
+def test_routes_that_take_files_take_forms_alone(path: str) -> None:
+    form = "multipart/form-data; boundary=x"
+    guard.check_content_type(request(content_type=form, content_length="5") | {"path": path})
+    for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded"):
+        with pytest.raises(UnsupportedMediaType, match="multipart/form-data"):
+            guard.check_content_type(request(content_type=kind) | {"path": path})
 
 
 def test_what_has_no_body_needs_no_type() -> None:

@@ -97,7 +97,7 @@ async def test_an_image_in_the_request(rules: MediaRules, url: str) -> None:
         ("data:image/png;base64,", "no image"),
         ("data:text/html;base64,PGI+", "has to say that it is an image"),
         ("", "has to begin with"),
-        ("/etc/hosts", "has to begin with"),
+        ("/etc/hosts", "cannot be read from there"),
         ("../../etc/hosts", "has to begin with"),
         ("gopher://127.0.0.1/", "has to begin with"),
         ("http://[", "malformed"),
@@ -133,6 +133,7 @@ async def test_only_files_below_a_root(rules: MediaRules, tmp_path: Path) -> Non
     (root / "link.png").symlink_to(outside)
     rules = replace(rules, roots=(root,))
     check(await fetch_media(f"file://{root}/a%20b.png", rules))
+    check(await fetch_media(f"{root}/a b.png", rules))
     for path in (outside, root / "link.png", root / ".." / "secret.png", root):
         assert "cannot be read from there" in await refused(f"file://{path}", rules)
 

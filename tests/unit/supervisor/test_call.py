@@ -54,6 +54,19 @@ async def test_items_come_out_in_the_order_they_went_in() -> None:
     assert call.over
 
 
+async def test_segments_count_with_all_that_they_hold() -> None:
+    word = wire.Word("word", 0.0, 1.0)
+    text = wire.Segment(ID, 0, 0.0, 1.0, "a" * (BUFFER_BYTES // 8))
+    words = wire.Segment(ID, 1, 0.0, 1.0, "", words=(word,) * (BUFFER_BYTES // 900))
+    call = Call(ID, "model", b"")
+    for segment in (text, words, text, words):
+        assert not call.overflowing
+        call.push(segment)
+    for _ in range(4):
+        call.push(text)
+    assert call.overflowing
+
+
 async def test_nothing_comes_after_the_end() -> None:
     call = Call(ID, "model", b"")
     error = EngineCrashed("gone")

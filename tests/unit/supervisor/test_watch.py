@@ -144,3 +144,47 @@ def test_a_hang_timeout_longer_than_that_of_the_first_step_counts_for_both() -> 
     assert watch.overdue(199) is None
     beats(watch, 1, 200, 201)
     assert watch.overdue(201) is not None
+
+
+def test_waiting_for_a_turn_is_not_standing_still() -> None:
+    watch = ready()
+    watch.on_call(0)
+    beats(watch, 1, 1, 1)
+    beats(watch, 2, 2, 20)
+    watch.on_turn_wanted()
+    beats(watch, 2, 21, 500)
+    assert watch.overdue(500) is None
+    assert watch.deadline() == 500 + HEARTBEAT_TIMEOUT_S
+    watch.on_turn(500)
+    beats(watch, 2, 501, 530)
+    assert watch.overdue(529) is None
+    assert watch.overdue(530) == NO_PROGRESS
+
+
+def test_an_engine_that_waits_for_a_turn_has_to_be_alive() -> None:
+    watch = ready()
+    watch.on_call(0)
+    watch.on_turn_wanted()
+    watch.on_heartbeat(3, beat(1))
+    assert watch.overdue(18) == NO_HEARTBEAT
+
+
+def test_patience_that_changes_counts_for_what_goes_on() -> None:
+    watch = ready()
+    watch.on_call(0)
+    beats(watch, 1, 1, 1)
+    beats(watch, 2, 2, 20)
+    watch.be(Patience(hang_timeout_s=10))
+    beats(watch, 2, 21, 21)
+    assert watch.overdue(21) is not None
+
+
+def test_who_wants_its_turn_no_more_has_to_get_on_again() -> None:
+    watch = ready()
+    watch.on_call(0)
+    beats(watch, 1, 1, 1)
+    beats(watch, 2, 2, 20)
+    watch.on_turn_wanted()
+    watch.on_turn(40)
+    beats(watch, 2, 41, 70)
+    assert watch.overdue(70) == NO_PROGRESS

@@ -1,0 +1,1 @@
+"""What the embedding and the rerank engine share. Driven by the work thread, like every engine."""

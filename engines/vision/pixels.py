@@ -1,0 +1,153 @@
+"""Files of a request to what processors take: images, frames of videos, waveforms.
+
+The gateway has looked at each file's beginning; here it is decoded, and whatever turns out to be
+broken then is the client's affair: every failure is an `EngineError` that says which file.
+Bounds hold before memory is taken: an image by the size in its header, a clip by frames and bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from engines import wire
+from engines.base import EngineError
+
+MAX_IMAGE_PIXELS = 64_000_000
+MAX_CLIP_BYTES = 256 * 2**20
+MAX_CLIP_FRAMES = 768
+MAX_AUDIO_S = 3600.0
+
+FRAMES_PER_SECOND = 2.0
+MOST_FRAMES = 64
+FEWEST_FRAMES = 4
+"""What a video is looked at with unless its request says otherwise."""
+
+_CHANNELS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Frames [frames, 3, height, width] of a video, an even number of them; rates are per second.
+
+    `indices` says which frames of the `total` they are.
+    """
+
+    frames: Any
+    total: int
+    rate: float
+    indices: list[int]
+
+    def images(self) -> list[Image.Image]:
+        """One image for each frame, for models that know no videos."""
+        return [Image.fromarray(frame.transpose(1, 2, 0)) for frame in self.frames]
+
+
+def open_image(media: wire.Media) -> Image.Image:
+    """The image upright in RGB; of an animation the first frame. Raises `EngineError`."""
+    try:
+        with Image.open(media.path) as image:
+            if image.width * image.height > MAX_IMAGE_PIXELS:
+                raise _unusable(
+                    media,
+                    f"it has {image.width} x {image.height} pixels;"
+                    f" {MAX_IMAGE_PIXELS:,} are allowed",
+                )
+            return ImageOps.exif_transpose(image).convert("RGB")
+    except EngineError:
+        raise
+    except Exception as error:  # decoders raise anything at broken data
+        raise _unusable(media, _said(media, error)) from error
+
+
+def open_video(media: wire.Media, wanted: wire.VideoFrames) -> Clip:
+    """Frames evenly spread over the video, made smaller where they would take too much room.
+
+    Raises `EngineError`.
+    """
+    import cv2
+
+    capture = cv2.VideoCapture(media.path)
+    try:
+        if not capture.isOpened():
+            raise _unusable(media, "it is no video that can be read")
+        return _clip(media, capture, wanted)
+    except cv2.error as error:
+        raise _unusable(media, _said(media, error)) from error
+    finally:
+        capture.release()
+
+
+def _clip(media: wire.Media, capture: Any, wanted: wire.VideoFrames) -> Clip:
+    import cv2
+
+    total = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
+    rate = float(capture.get(cv2.CAP_PROP_FPS)) or 1.0
+    width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))
+    height = int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    if total < 1 or not 0 < width * height <= MAX_IMAGE_PIXELS:
+        raise _unusable(media, f"it has {total} frames of {width} x {height} pixels")
+    indices = frame_indices(total, rate, wanted)
+    size = _frame_size(width, height, len(indices))
+    frames = []
+    for index in indices:
+        capture.set(cv2.CAP_PROP_POS_FRAMES, index)
+        there, frame = capture.read()
+        if not there:
+            break  # headers may promise more frames than there are
+        scaled = cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
+        frames.append(cv2.cvtColor(scaled, cv2.COLOR_BGR2RGB))
+    if not frames:
+        raise _unusable(media, "none of its frames can be read")
+    indices = indices[: len(frames)]
+    if len(frames) % 2:
+        frames.append(frames[-1])
+        indices.append(indices[-1])
+    return Clip(np.stack(frames).transpose(0, 3, 1, 2), total, rate, indices)
+
+
+def frame_indices(total: int, rate: float, wanted: wire.VideoFrames) -> list[int]:
+    """Which of `total` frames to look at; `rate` is how many there are in a second."""
+    per_second = wanted.fps or FRAMES_PER_SECOND
+    most = min(wanted.most or MOST_FRAMES, MAX_CLIP_FRAMES, total)
+    count = max(min(math.floor(total / rate * per_second), most), min(FEWEST_FRAMES, most), 1)
+    return [int(index) for index in np.linspace(0, total - 1, count).round()]
+
+
+def _frame_size(width: int, height: int, frames: int) -> tuple[int, int]:
+    room = MAX_CLIP_BYTES // (_CHANNELS * frames)
+    scale = min(1.0, math.sqrt(room / (width * height)))
+    return max(1, int(width * scale)), max(1, int(height * scale))
+
+
+def open_audio(media: wire.Media, rate: int, decode: Callable[..., Any]) -> Any:
+    """Mono samples at `rate` per second, float32 [samples]; `decode` is mlx-vlm's `load_audio`.
+
+    Raises `EngineError`.
+    """
+    try:
+        samples = decode(media.path, sr=rate)
+    except Exception as error:  # decoders raise anything at broken data
+        raise _unusable(media, _said(media, error)) from error
+    if not 0 < len(samples) <= MAX_AUDIO_S * rate:
+        raise _unusable(
+            media,
+            f"it lasts {len(samples) / rate:.0f} s; more than 0 and at most {MAX_AUDIO_S:.0f} s"
+            " are allowed",
+        )
+    return samples
+
+
+def _said(media: wire.Media, error: Exception) -> str:
+    """Without the name of the file, which is the gateway's own affair."""
+    text = " ".join(str(error).replace(media.path, "the file").split())
+    return text[:200] or type(error).__name__
+
+
+def _unusable(media: wire.Media, why: str) -> EngineError:
+    return EngineError("invalid_request", f"the {media.kind} cannot be used: {why}")

@@ -1,0 +1,76 @@
+// What happens, as it happens: the events of the models, and the log.
+
+import { Feed, onKey } from "./api.js";
+import { Keyed, append, at, clock, make, say } from "./dom.js";
+import { onChange } from "./store.js";
+
+const MOST = 1000;
+const FIRST_LINES = 300;
+const OMITTED = new Set(["at", "type", "model"]);
+
+/** Takes an event of the gateway; those of progress are for the models' own bars. */
+export function showEvent(event) {
+  if (event.type === "load_progress") return;
+  const { type, model } = event;
+  const time = make("time", {}, clock(event.at));
+  append(at("events"), make("li", {}, time, make("b", {}, model || "gateway"), told(type, event)), MOST);
+}
+
+function told(type, event) {
+  if (type === "transition") return ` ${event.from} → ${event.to}: ${event.cause}`;
+  const fields = Object.entries(event).filter(([key, value]) => !OMITTED.has(key) && value !== null);
+  const words = fields.map(([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : value}`);
+  return ` ${type.replaceAll("_", " ")} ${words.join(", ")}`;
+}
+
+export function tellEvents(words) {
+  say(at("events-note"), words);
+}
+
+/** The log is followed only while it is looked at; returns what has to be told whether it is. */
+export function showLogs() {
+  const list = at("logs");
+  let looked = false;
+  const take = ({ at: moment, level, source, model, line, count }) => {
+    if (line === undefined) {
+      append(list, make("li", { "data-level": "WARNING" }, `${count} lines were lost`), MOST);
+      return;
+    }
+    const time = make("time", {}, clock(moment));
+    const where = make("b", {}, model || source);
+    append(list, make("li", { "data-level": level }, time, where, ` ${line}`), MOST);
+  };
+  const path = () => {
+    list.replaceChildren(); // every connection begins with the last lines again
+    const model = at("logs-model").value;
+    const query = new URLSearchParams({ follow: "1", lines: FIRST_LINES, level: at("logs-level").value });
+    if (model) query.set("model", model);
+    return `/admin/logs?${query}`;
+  };
+  const feed = new Feed(path, take, (words) => say(at("logs-note"), words));
+  const look = () => {
+    if (looked && !document.hidden && at("logs-follow").checked) feed.start();
+    else feed.stop();
+  };
+  const again = () => {
+    feed.stop();
+    look();
+  };
+  for (const id of ["logs-model", "logs-level"]) at(id).addEventListener("change", again);
+  at("logs-follow").addEventListener("change", look);
+  document.addEventListener("visibilitychange", look);
+  onKey(again);
+  fillModels();
+  return (shown) => {
+    looked = shown;
+    look();
+  };
+}
+
+function fillModels() {
+  const create = ({ name }) => ({ element: make("option", { value: name }, name), update: () => {} });
+  const all = { name: "" };
+  const options = new Keyed(at("logs-model"), ({ name }) => name, create);
+  options.shown.set("", { element: at("logs-model").firstElementChild, update: () => {} });
+  onChange(({ status }) => status && options.show([all, ...status.models]));
+}

@@ -1,0 +1,161 @@
+"""Files to pixels, frames and samples; broken ones are told apart from ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from engines import wire
+from engines.base import EngineError
+from engines.vision import pixels
+from engines.vision.pixels import frame_indices, open_audio, open_image, open_video
+from tests.unit.security.test_images import png
+
+RED = (255, 0, 0)
+
+
+def media(path: Path, kind: Any = "image") -> wire.Media:
+    return wire.Media(kind, str(path), "type", path.stat().st_size, "sha")
+
+
+OPEN: dict[str, Callable[[wire.Media], object]] = {
+    "image": open_image,
+    "video": lambda media: open_video(media, wire.VideoFrames()),
+}
+
+
+def refused(path: Path, kind: Any = "image") -> str:
+    with pytest.raises(EngineError) as failed:
+        OPEN[kind](media(path, kind))
+    assert failed.value.code == "invalid_request"
+    assert str(path) not in str(failed.value)
+    return str(failed.value)
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def test_an_image_is_turned_upright(tmp_path: Path) -> None:
+    image = Image.new("RGB", (4, 2), RED)
+    exif = image.getexif()
+    exif[0x0112] = 6  # orientation: to be turned by a quarter
+    image.save(tmp_path / "a.jpg", exif=exif)
+    assert open_image(media(tmp_path / "a.jpg")).size == (2, 4)
+
+
+def test_of_an_animation_the_first_frame_counts(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (2, 2), colour) for colour in (RED, (0, 0, 255))]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert open_image(media(tmp_path / "a.gif")).getpixel((0, 0)) == RED
+
+
+@pytest.mark.parametrize("data", [b"", b"hello", png(8, 8), b"\xff\xd8\xff\xe0" + b"x" * 40])
+def test_a_broken_image(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a").write_bytes(data)
+    assert refused(tmp_path / "a").startswith("the image cannot be used: ")
+
+
+def test_a_huge_image_is_not_unfolded(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(png(60_000, 60_000))
+    assert "cannot be used" in refused(tmp_path / "a")
+
+
+# --- videos ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "rate", "wanted", "count"),
+    [
+        (100, 10.0, (None, None), 20),
+        (100, 10.0, (1.0, None), 10),
+        (100, 10.0, (None, 8), 8),
+        (100, 10.0, (0.01, None), 4),
+        (100, 10.0, (0.01, 2), 2),
+        (100_000, 25.0, (None, None), 64),
+        (100_000, 25.0, (60.0, 5000), 768),
+        (3, 30.0, (None, None), 3),
+        (1, 30.0, (None, None), 1),
+    ],
+)
+def test_how_many_frames(
+    total: int, rate: float, wanted: tuple[float | None, int | None], count: int
+) -> None:
+    indices = frame_indices(total, rate, wire.VideoFrames(*wanted))
+    assert len(indices) == count
+    assert indices == sorted(set(indices))
+    assert indices[0] == 0
+    assert indices[-1] == total - 1 or count == 1
+
+
+def video(path: Path, frames: int, size: tuple[int, int] = (32, 16)) -> Path:
+    """A file whose frames go from black to white."""
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10.0, size)
+    for number in range(frames):
+        writer.write(np.full((size[1], size[0], 3), 255 * number // max(1, frames - 1), np.uint8))
+    writer.release()
+    return path
+
+
+def test_frames_are_spread_over_the_video(tmp_path: Path) -> None:
+    path = video(tmp_path / "a.avi", 30)
+    clip = open_video(media(path, "video"), wire.VideoFrames(most=4))
+    assert clip.frames.shape == (4, 3, 16, 32)
+    assert (clip.total, clip.rate, clip.indices) == (30, 10.0, [0, 10, 19, 29])
+    means = [float(frame.mean()) for frame in clip.frames]
+    assert means == sorted(means)
+    assert means[0] < 10
+    assert means[-1] > 245
+    assert [image.size for image in clip.images()] == [(32, 16)] * 4
+
+
+def test_an_odd_number_of_frames_is_made_even(tmp_path: Path) -> None:
+    clip = open_video(media(video(tmp_path / "a.avi", 3), "video"), wire.VideoFrames())
+    assert clip.indices == [0, 1, 2, 2]
+    assert len(clip.frames) == 4
+
+
+def test_frames_together_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pixels, "MAX_CLIP_BYTES", 4 * 3 * 128)
+    clip = open_video(media(video(tmp_path / "a.avi", 8), "video"), wire.VideoFrames(most=4))
+    assert clip.frames.shape == (4, 3, 8, 16)
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0\0\x18ftypmp42" + bytes(64), b"RIFF    AVI " * 9])
+def test_a_broken_video(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a").write_bytes(data)
+    assert refused(tmp_path / "a", "video").startswith("the video cannot be used: ")
+
+
+# --- audio ----------------------------------------------------------------------------------------
+
+
+def test_samples_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    sound = media(tmp_path / "a", "audio")
+    asked: list[tuple[str, int]] = []
+
+    def decode(path: str, sr: int) -> Any:
+        asked.append((path, sr))
+        return np.zeros(sr * 2, np.float32)
+
+    assert len(open_audio(sound, 8000, decode)) == 16_000
+    assert asked == [(sound.path, 8000)]
+    monkeypatch.setattr(pixels, "MAX_AUDIO_S", 1.0)
+    with pytest.raises(EngineError, match="it lasts 2 s"):
+        open_audio(sound, 8000, decode)
+
+
+def test_broken_audio(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+
+    def decode(path: str, sr: int) -> Any:
+        raise ValueError(f"cannot decode {path}")
+
+    with pytest.raises(EngineError, match="the audio cannot be used: cannot decode the file"):
+        open_audio(media(tmp_path / "a", "audio"), 8000, decode)
