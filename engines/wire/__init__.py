@@ -101,6 +101,7 @@ from engines.wire.requests import (
     Warm,
 )
 from engines.wire.tools import (
+    MANIFEST,
     Acquire,
     Convert,
     FromTool,
@@ -126,6 +127,7 @@ from engines.wire.unions import (
 __all__ = [
     "FD_VARIABLE",
     "IMPORT_VARIABLE",
+    "MANIFEST",
     "MAX_EVENT_BYTES",
     "MAX_PART_BYTES",
     "MAX_REQUEST_BYTES",

@@ -46,14 +46,14 @@ class Acquire(Message, frozen=True):
 
 
 class Convert(Message, frozen=True):
-    """Write the model in `source` anew into `target`. `origin` goes into the manifest."""
+    """Write the model in `source` anew into `target`. `record` goes into the manifest."""
 
     source: str
     target: str
     staging: str
     kind: ToolKind
     recipe: Recipe
-    origin: dict[str, Any] = {}
+    record: dict[str, Any] = {}
 
 
 class ToolDone(Message, frozen=True):
@@ -69,3 +69,6 @@ class ToolFailed(Message, frozen=True):
 
 ToTool = LookUp | Acquire | Convert
 FromTool = Loading | ToolDone | ToolFailed
+
+MANIFEST = "model.manifest.json"
+"""What a folder made by one of these tools says of itself: where it is from and what is in it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any, Protocol
 
@@ -54,6 +55,7 @@ class Operate:
         self._metrics = metrics
         self._reloads = reloads
         self._began = time.monotonic()
+        self._scrape = asyncio.Lock()
 
     async def livez(self, scope: Scope, receive: Receive, send: Send) -> None:
         await respond(send, 200, b"alive\n", TEXT)
@@ -83,7 +85,9 @@ class Operate:
         configured = {model.entry.name for model in self._live.now.router.models}
         self._metrics.forget_others(configured | self._supervisor.slots.keys())
         self._metrics.count_lost()
-        page = await in_thread(self._metrics.page, gauges(self._supervisor), aliases=aliases)
+        async with self._scrape:  # however many ask, one thread at a time writes pages
+            now = gauges(self._supervisor)
+            page = await in_thread(self._metrics.page, now, aliases=aliases)
         await respond(send, 200, page, METRICS)
 
     async def status(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -112,8 +112,13 @@ TABLE = [
     message({**USER, "content": [{"type": "text"}]}, "messages[0].content[0].text", "required"),
     message(
         {**USER, "content": [{"type": "input_audio", "input_audio": {"format": "wav"}}]},
+        "messages[0].content[0].input_audio.data",
+        "required",
+    ),
+    message(
+        {**USER, "content": [{"type": "file", "file": {"file_id": "f"}}]},
         "messages[0].content[0]",
-        "'input_audio'",
+        "'file'",
     ),
     # numbers
     field("max_tokens", 0, ">= 1"),

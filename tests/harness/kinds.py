@@ -115,13 +115,13 @@ def sound(audio: bytes) -> dict[str, Any]:
 # --- a scripted model of each kind ----------------------------------------------------------------
 
 SIZE_GB = 4
-WORDS = 20
+WORDS = 40
 SPOKEN_WORDS = 120
 SPOKEN_WORD_BYTES = 12_000
 DIMENSIONS = 8
 HEARD = "Good day, how are you?"
 
-_PACED: dict[str, Any] = {"tokens_per_s": 60, "load_s": 0.1, "max_concurrency": 8}
+_PACED: dict[str, Any] = {"tokens_per_s": 40, "load_s": 0.1, "max_concurrency": 8}
 
 SCRIPTED: Mapping[str, dict[str, Any]] = {
     "text": scripted("writer", SIZE_GB, deltas=WORDS, audio_transcriber="ears", **_PACED),

@@ -48,7 +48,7 @@ def test_a_plist_says_what_launchd_has_to_know() -> None:
     assert said["Label"] == LABEL
     assert said["ProgramArguments"] == [
         *("/venv/bin/python", "-m", "gateway", "serve", "--last-good", "--config"),
-        "/home/me/models/registry.yaml",
+        *("/home/me/models/registry.yaml", "--log-file", "/home/me/logs/gateway.log"),
     ]
     assert said["KeepAlive"] == {"SuccessfulExit": False}
     assert (said["ThrottleInterval"], said["ExitTimeOut"]) == (10, 27)
