@@ -5,12 +5,13 @@ BIN := .venv/bin
 STAMP := .venv/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help env models demo test check bench soak clean
+.PHONY: help env models demo test check docs bench soak clean
 
 help:
 	@echo "make demo    serve two small models from one address and answer a question"
 	@echo "make test    run every test"
-	@echo "make check   format, lint, types, import contracts, example registry"
+	@echo "make check   format, lint, types, import contracts, documentation, example registry"
+	@echo "make docs    write the generated tables of docs/"
 	@echo "make bench   measure what is promised; let nothing else run meanwhile"
 	@echo "make soak    the long versions of the chaos, cycle and stream tests (about 35 minutes)"
 	@echo "make env     only set up .venv"
@@ -41,7 +42,11 @@ check: env
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m docs.generate --check
 	$(BIN)/mlx-gateway check registry.example.yaml
+
+docs: env
+	@$(BIN)/python -m docs.generate
 
 bench: models
 	$(BIN)/python -m tests.bench

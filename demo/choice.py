@@ -1,4 +1,4 @@
-"""Which two models the demo serves, and the registry that makes them compete for memory."""
+"""Which models the demo serves, and the registry that makes them compete for memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One model to serve: its files are on this disk."""
+    """One model to serve: its files are on this disk. Without `kv_gb` the gateway decides."""
 
     name: str
     folder: Path
-    kv_gb: float
+    kv_gb: float | None = None
 
     @property
     def weights_bytes(self) -> int:
@@ -49,13 +49,16 @@ def choose(models: Sequence[str]) -> tuple[Choice, Choice]:
     asked = list(dict.fromkeys(models))
     names = asked + [name for name in TEXT_MODELS if name not in asked]
     first, second = names[:2]
-    _make([name for name in (first, second) if name in TEXT_MODELS])
+    make([name for name in (first, second) if name in TEXT_MODELS])
     return _find(first), _find(second)
 
 
-def _make(names: Sequence[str]) -> None:
-    """In a process of its own: a conversion holds a model's worth of memory, and would blur what
-    the demo measures afterwards."""
+def make(names: Sequence[str]) -> None:
+    """Makes models of `demo.models` that are missing. Raises `ModelError`.
+
+    In a process of its own: a conversion holds a model's worth of memory, and would blur what the
+    demo measures afterwards.
+    """
     command = [sys.executable, "-m", "demo.models", *names]
     if names and subprocess.run(command, check=False).returncode != 0:
         raise ModelError("the small models could not be made; the reason is above")
@@ -86,8 +89,8 @@ def _fetch(model_id: str) -> Path:
         ) from error
 
 
-def registry(first: Choice, second: Choice) -> str:
-    """A registry of both under a budget that holds either of them and never both."""
+def registry(first: Choice, second: Choice, others: Sequence[Choice] = ()) -> str:
+    """A registry of all of them. Its budget holds either of the first two and never both."""
     charges = (first.charge_bytes, second.charge_bytes)
     budget = max(charges) + min(charges) // 2
     lines = [
@@ -98,10 +101,11 @@ def registry(first: Choice, second: Choice) -> str:
         "    strategy: wait_then_fail",
         "models:",
     ]
-    for choice in (first, second):
+    for choice in (first, second, *others):
         lines += [
             f"  - name: {json.dumps(choice.name)}",
             f"    path: {json.dumps(str(choice.folder))}",
-            f"    kv_memory_gb: {choice.kv_gb}",
         ]
+        if choice.kv_gb is not None:
+            lines.append(f"    kv_memory_gb: {choice.kv_gb}")
     return "\n".join(lines) + "\n"

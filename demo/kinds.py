@@ -148,11 +148,11 @@ def _square(rgb: tuple[int, int, int]) -> str:
 
 def _speak(client: OpenAI, model: str, spoken: Path) -> list[str]:
     if shutil.which("ffmpeg") is None:
-        print("  ffmpeg is not here: wav, flac and pcm need none, mp3, opus and aac would")
-    with client.audio.speech.with_streaming_response.create(
+        print("  ffmpeg is not installed: wav and pcm need none, mp3, flac, opus and aac do")
+    answer = client.audio.speech.create(
         model=model, voice="default", input=SENTENCE, response_format="wav"
-    ) as answer:
-        answer.stream_to_file(spoken)
+    )
+    spoken.write_bytes(answer.content)
     print(f"  written to {spoken} ({spoken.stat().st_size / 1024:,.0f} KiB)")
     return []
 

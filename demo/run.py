@@ -1,9 +1,10 @@
 """Two models, room for one: serves both from one address and shows what happens to the memory.
 
 `python -m demo.run` asks the first model, then the second, then the first again, through the
-official OpenAI client; prints the answers as they arrive, load times and evictions, and a table of
-memory; then stops the daemon. The exit code is 0 only when every answer was right and everything
-was given back. With `--keep` the daemon stays until Ctrl-C.
+official OpenAI client; then one model of each other kind, in the same room. It prints the answers
+as they arrive, load times and evictions, and a table of memory; then it stops the daemon. The exit
+code is 0 only when every answer was right and everything was given back. With `--keep` the daemon
+stays until Ctrl-C. With `--model` the other kinds are left out.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import openai
 import psutil
 from openai import OpenAI
 
-from demo import memory
-from demo.choice import Choice, choose, registry
+from demo import kinds, memory
+from demo.choice import Choice, choose, make, registry
 from demo.daemon import Daemon, DaemonError, Watch
+from demo.kinds import Part
 from demo.memory import MIB, Moment
 from demo.wheels import ModelError
 
@@ -64,13 +66,30 @@ class Story:
         with watch.running():
             text, first_s = answer(model, began)
         print(f"\n  first text after {first_s:.1f} s, all after {time.monotonic() - began:.1f} s")
-        if (load_s := watch.load_seconds(model)) is not None:
-            print(f"  loaded in {load_s:.1f} s")
-        for name in watch.evicted():
-            print(f"  evicted to make room: {name}")
+        _say_moves(watch, model)
         if EXPECTED not in text:
             self.problems.append(f"{model} answered {text!r}, without {EXPECTED!r}")
         self._check_residency(model, self.measure(f"{model} answered"))
+
+    def show(self, part: Part) -> None:
+        """One thing that one kind of model does; what goes wrong with it ends nothing else."""
+        name = part.served.name
+        print(f"\n{name} ({part.kind}): {part.does}")
+        if part.missing:
+            print(f"  not shown: it needs the Python packages {', '.join(part.missing)}")
+            return
+        watch = Watch(self._daemon)
+        began = time.monotonic()
+        with watch.running():
+            try:
+                self.problems += part.tell(self._client, name)
+            except openai.OpenAIError as error:
+                self.problems.append(f"{name}: {type(error).__name__}: {error}")
+        print(f"  all after {time.monotonic() - began:.1f} s")
+        _say_moves(watch, name)
+        held = self.measure(f"{name} answered")["memory"]
+        if held["committed_bytes"] > held["budget_bytes"]:
+            self.problems.append(f"after {name} answered, more is reserved than the budget holds")
 
     def _streamed(self, model: str, began: float) -> tuple[str, float]:
         text, first_s = "", 0.0
@@ -120,12 +139,22 @@ class Story:
             self.problems.append(f"the engine process {before.pid} outlived its eviction")
 
 
-def tell(story: Story, first: Choice, second: Choice) -> None:
-    """First, second, first again: each needs the other's memory."""
+def _say_moves(watch: Watch, model: str) -> None:
+    """What the gateway did to answer."""
+    if (load_s := watch.load_seconds(model)) is not None:
+        print(f"  loaded in {load_s:.1f} s")
+    for name in watch.evicted():
+        print(f"  evicted to make room: {name}")
+
+
+def tell(story: Story, first: Choice, second: Choice, parts: Sequence[Part]) -> None:
+    """First, second, first again: each needs the other's memory. Then whatever else there is."""
     story.measure("nothing loaded")
     story.ask(first.name, stream=True)
     story.ask(second.name, stream=False)
     story.ask(first.name, stream=True)
+    for part in parts:
+        story.show(part)
 
 
 def how_to_call(url: str, model: str) -> str:
@@ -145,18 +174,21 @@ The daemon stays at {url} until Ctrl-C. To call it:
 """
 
 
-def serve_and_tell(first: Choice, second: Choice, *, keep: bool) -> list[str]:
+def serve_and_tell(
+    first: Choice, second: Choice, parts: Sequence[Part] = (), *, keep: bool
+) -> list[str]:
     """The whole demo; returns what went wrong. Raises `DaemonError`, `openai.OpenAIError`."""
     with tempfile.TemporaryDirectory(prefix="mlx-gateway-demo-") as folder:
         scratch = Path(folder)
         config = scratch / "registry.yaml"
-        config.write_text(registry(first, second), encoding="utf-8")
+        others = [part.served for part in parts]
+        config.write_text(registry(first, second, others), encoding="utf-8")
         print(f"\nThe registry:\n\n{config.read_text(encoding='utf-8')}")
         daemon = Daemon.start(config, scratch)
         print(f"The daemon answers at {daemon.url}, {daemon.start_s:.1f} s after its start.")
         story = Story(daemon)
         try:
-            tell(story, first, second)
+            tell(story, first, second, parts)
             if keep:
                 _keep(daemon, first.name)
         except (OSError, openai.OpenAIError) as error:
@@ -170,6 +202,12 @@ def serve_and_tell(first: Choice, second: Choice, *, keep: bool) -> list[str]:
         if not left:
             print("\nThe daemon stopped on SIGTERM with exit code 0; no process is left.")
         return story.problems
+
+
+def _other_kinds() -> Sequence[Part]:
+    """Raises `ModelError` where a model of theirs cannot be made."""
+    make(kinds.MADE)
+    return kinds.parts()
 
 
 def _keep(daemon: Daemon, model: str) -> None:
@@ -199,7 +237,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
     try:
         first, second = choose(options.model)
-        problems = serve_and_tell(first, second, keep=options.keep)
+        parts = () if options.model else _other_kinds()
+        problems = serve_and_tell(first, second, parts, keep=options.keep)
     except (ModelError, DaemonError) as error:
         problems = [str(error)]
     except KeyboardInterrupt:

@@ -88,7 +88,11 @@ def _default(info: msgspec.structs.FieldInfo) -> str:
         return "as below"
     if value is None:
         return "none"
-    return f"`{msgspec.json.encode(value).decode()}`" if value != "" else "empty"
+    if isinstance(value, str):
+        return f"`{value}`" if value else "empty"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    return f"`{msgspec.json.encode(value).decode()}`"
 
 
 # --- errors -----------------------------------------------------------------------------------

@@ -11,17 +11,12 @@ script) strike at the start of a step, when all that was said before is on its w
 from __future__ import annotations
 
 import math
-import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from engines import script, wire
-from engines.answer import Answer, make_pipeline
+from engines.answer import Answer
 from engines.base import (
     Emit,
     Emitted,
@@ -31,12 +26,13 @@ from engines.base import (
     Report,
     check_request,
 )
-from engines.parsers import registry
+from engines.scripted_answers import answer_of, logprobs_of, prompt_of
 from engines.scripted_audio import Hearing
+from engines.scripted_machine import Machine, RealMachine
 from engines.scripted_vectors import Weighing
 from engines.speech.scripted import VOICES, Speeches
 from engines.turns import PrefillTurn
-from engines.words import Words, count_messages, words
+from engines.words import Words, words
 
 DEFAULT_CONTEXT_LENGTH = 131_072
 
@@ -51,42 +47,6 @@ _FLOOD_LINES = 10_000
 _FLOOD_LINE = (
     "a scripted model has much to say on stderr and nothing of it matters " + "." * 30 + "\n"
 )
-_HANG_WAKE_S = 3600.0
-
-
-class Machine(Protocol):
-    """What a scripted engine does to the world outside; tests give it one that only notes it."""
-
-    def now(self) -> float: ...
-    def wait(self, seconds: float) -> None: ...
-    def exit(self, code: int) -> None: ...
-    def hang(self) -> None: ...
-    def freeze(self) -> None: ...
-    def write_stderr(self, text: str) -> None: ...
-
-
-class RealMachine:
-    """The process it runs in."""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def wait(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def exit(self, code: int) -> None:
-        os._exit(code)
-
-    def hang(self) -> None:
-        never = threading.Event()
-        while not never.wait(_HANG_WAKE_S):
-            pass
-
-    def freeze(self) -> None:
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    def write_stderr(self, text: str) -> None:
-        sys.stderr.write(text)
 
 
 @dataclass(slots=True)
@@ -199,7 +159,7 @@ class ScriptedEngine(Plain):
             self._weigh(request)
             return
         check_request(request)
-        messages, prompt_tokens = self._prompt(request)
+        messages, prompt_tokens = prompt_of(request, self._words)
         reply_script = script.script_in(messages) or self._default_reply
         room = self._context_length - prompt_tokens
         if room < 1:
@@ -209,37 +169,15 @@ class ScriptedEngine(Plain):
                 f" {self._context_length}",
             )
         max_tokens = room if request.max_tokens is None else min(room, request.max_tokens)
-        answers = [_answer(request, reply_script, choice) for choice in range(request.n)]
-        self._fault = self._fault or self._faults.pop(self._deltas, None)
-        self._stalled = False
-        now = self._machine.now()
-        self._calls[request.id] = _Call(
-            id=request.id,
-            prompt_tokens=prompt_tokens,
-            reply=script.Reply(reply_script, max_tokens),
-            answers=answers,
-            logprobs=request.logprobs,
-            submitted_at=now,
-            due=now + self._slice_s(),
-            prefill_slices=self._slices(),
-        )
+        answers = [answer_of(request, reply_script, choice) for choice in range(request.n)]
+        reply = script.Reply(reply_script, max_tokens)
+        self._begin(request.id, prompt_tokens, reply, answers, request.logprobs)
 
     def _hear(self, request: wire.Transcribe) -> None:
         """The prompt can be a script, as a message can."""
         told = script.script_in([{"role": "user", "content": request.prompt}])
-        now = self._machine.now()
-        self._fault = self._fault or self._faults.pop(self._deltas, None)
-        self._stalled = False
-        self._calls[request.id] = _Call(
-            id=request.id,
-            prompt_tokens=0,
-            reply=script.Reply(told or self._default_reply, self._context_length),
-            answers=[Hearing(request)],
-            logprobs=None,
-            submitted_at=now,
-            due=now + self._slice_s(),
-            prefill_slices=self._slices(),
-        )
+        reply = script.Reply(told or self._default_reply, self._context_length)
+        self._begin(request.id, 0, reply, [Hearing(request)])
 
     def _weigh(self, request: wire.Embed | wire.Rerank) -> None:
         """The first text can be a script, as a message can; else each text is told in its turn."""
@@ -247,30 +185,29 @@ class ScriptedEngine(Plain):
         first = request.query if isinstance(request, wire.Rerank) else weighing.texts[0]
         told = script.script_in([{"role": "user", "content": first}])
         told = told or script.Script([script.Say(text) for text in weighing.texts])
-        now = self._machine.now()
+        self._begin(request.id, weighing.tokens, script.Reply(told, sys.maxsize), [weighing])
+
+    def _begin(
+        self,
+        call_id: int,
+        prompt_tokens: int,
+        reply: script.Reply,
+        answers: Sequence[Answer | Hearing | Weighing],
+        logprobs: int | None = None,
+    ) -> None:
         self._fault = self._fault or self._faults.pop(self._deltas, None)
         self._stalled = False
-        self._calls[request.id] = _Call(
-            id=request.id,
-            prompt_tokens=weighing.tokens,
-            reply=script.Reply(told, sys.maxsize),
-            answers=[weighing],
-            logprobs=None,
+        now = self._machine.now()
+        self._calls[call_id] = _Call(
+            id=call_id,
+            prompt_tokens=prompt_tokens,
+            reply=reply,
+            answers=answers,
+            logprobs=logprobs,
             submitted_at=now,
             due=now + self._slice_s(),
             prefill_slices=self._slices(),
         )
-
-    def _prompt(self, request: wire.Generate) -> tuple[list[dict[str, object]], int]:
-        """The request's messages and how many tokens they are; other prompts are one message."""
-        if request.prompt is None and request.token_ids is None:
-            return request.messages, count_messages(request.messages)
-        if request.token_ids is not None:
-            text, tokens = self._words.decode(request.token_ids), len(request.token_ids)
-        else:
-            text = request.prompt or ""
-            tokens = len(words(text))
-        return [{"role": "user", "content": text}], tokens
 
     def answer(self, question: wire.Ask) -> wire.Answer:
         return self._words.answer(question, self._context_length)
@@ -380,7 +317,7 @@ class ScriptedEngine(Plain):
         for answer in call.answers:
             for text, special in said.pieces:
                 if not answer.over:
-                    logprobs = () if call.logprobs is None else _logprobs(text, call.logprobs)
+                    logprobs = () if call.logprobs is None else logprobs_of(text, call.logprobs)
                     tokens = len(words(text))
                     self._tell(answer.add(text, special, tokens=tokens, logprobs=logprobs))
         over = call.answers[0].over
@@ -435,35 +372,3 @@ class ScriptedEngine(Plain):
     def close(self) -> None:
         self._calls.clear()
         self._speeches.close()
-
-
-def _answer(request: wire.Generate, told: script.Script, choice: int) -> Answer:
-    """One choice; `auto` is no parser, as a scripted model shows no format. Raises `EngineError`"""
-    given = request.parsers
-    parsers = wire.Parsers(
-        None if given.tool == registry.AUTO else given.tool,
-        None if given.reasoning == registry.AUTO else given.reasoning,
-    )
-    pipeline = make_pipeline(
-        request,
-        parsers,
-        prompt_tail=told.prompt_tail,
-        special_tokens=told.special_tokens,
-        thinking=request.template_kwargs.get("enable_thinking", request.reasoning.enabled),
-    )
-    return Answer(
-        request.id,
-        choice,
-        pipeline,
-        parallel=request.tool_choice.parallel,
-        logprobs=request.logprobs is not None,
-    )
-
-
-def _logprobs(text: str, alternatives: int) -> list[wire.TokenLogprob]:
-    """Made up, and always the same: each word and beside it some it was not."""
-    others = [(f"other{number}", -0.1 - number) for number in range(1, alternatives)]
-    return [
-        wire.TokenLogprob(word, -0.1, ((word, -0.1), *others)[:alternatives])
-        for word in words(text)
-    ]

@@ -326,7 +326,7 @@ class Application:
 
     def _note(self, scope: Scope, state: dict[str, Any], status: int, seconds: float) -> None:
         route, model, error, key = state["route"], state["model"], state["error"], state["key"]
-        outcome = error or str(status)
+        outcome = error or (str(status) if status else errors.ClientGone.code)
         self._metrics.answered(route, model, outcome, seconds)
         quiet = route in PROBES | WATCHING and not error and status < 400
         log.log(

@@ -27,8 +27,9 @@ from gateway.registry.problems import Problem
 from gateway.registry.schema import Manager
 from gateway.residency import Policy
 from gateway.served import Live, Served
+from gateway.supervisor.setup import Setup
 from gateway.supervisor.standby import default_count
-from gateway.supervisor.supervisor import Setup, Supervisor
+from gateway.supervisor.supervisor import Supervisor
 from gateway.supervisor.watch import Patience
 from gateway.threads import in_thread
 from gateway.watcher import digest, watch_file
@@ -40,8 +41,20 @@ FILES_EVERY_S = 2.0
 STOP_S = 2.0
 """How long a reload at hand may still take at the end; what reads a dead volume is left behind."""
 
+READ_S = 60.0
+"""One that has not read everything by then is refused: it would keep every later one from its turn.
+What reads the dead volume is left behind until that is back."""
+
 NO_FILE = Problem(
     "error", "", 0, "", "the gateway was started without a registry file; start it with one"
+)
+TOO_SLOW = Problem(
+    "error",
+    "",
+    0,
+    "",
+    "the registry and the folders of its models could not be read in time; look for a volume that "
+    "has gone, or sleeps, and reload again",
 )
 
 
@@ -109,7 +122,8 @@ class Reloader:
 
     def ask(self, cause: str) -> None:
         """Reload soon; asking again before that changes nothing."""
-        self._asked.append(cause)
+        if cause not in self._asked:
+            self._asked.append(cause)
         self._wake.set()
 
     async def run(self, config: Path | None, stop: asyncio.Event) -> None:
@@ -151,7 +165,11 @@ class Reloader:
         """Whether somebody else's reload has read the saved file before the watch told of it."""
         if set(causes) != {FILE_CHANGED} or self._config is None:
             return False
-        return await in_thread(digest, self._config) == self._seen
+        try:
+            async with asyncio.timeout(READ_S):
+                return await in_thread(digest, self._config) == self._seen
+        except TimeoutError:
+            return False
 
     async def _look_for_files(self, base: Path, stop: asyncio.Event) -> None:
         """Reloads once a model's files are there that were missing: a volume, a download."""
@@ -170,9 +188,13 @@ class Reloader:
         async with self._one_at_a_time:
             if self._read is None:
                 return self._note(Outcome("refused", cause, time.time(), None, (NO_FILE,)))
-            if self._config is not None:
-                self._seen = await in_thread(digest, self._config)
-            read = await in_thread(self._read)
+            try:
+                async with asyncio.timeout(READ_S):
+                    if self._config is not None:
+                        self._seen = await in_thread(digest, self._config)
+                    read = await in_thread(self._read)
+            except TimeoutError:
+                return self._note(Outcome("refused", cause, time.time(), None, (TOO_SLOW,)))
             outcome = self._note(self._apply(read, cause))
             if outcome.result != "refused":
                 await self._keep()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from engines.parsers.json_text import dump
@@ -103,10 +103,11 @@ class Named:
     def __call__(self, lark: Lark, tool: Tool) -> str:
         required = _list(tool.parameters.get("required"))
         begin, end = map(lark.markup, self.key)
+        writer = _Writer(lark, self.values, tool.parameters)
         given: list[tuple[str, bool]] = []
         for key, schema in properties(tool.parameters).items():
             if self.keys.fullmatch(key):
-                value = _value(lark, self.values, schema, tool.parameters, 0)
+                value = writer.value(schema)
                 given.append((f"{begin} {lark.plain(key)} {end} {value}", key in required))
             elif key in required:
                 raise CannotForce(f"its argument {key!r} cannot be written in this format")
@@ -128,22 +129,45 @@ def _sequence(lark: Lark, items: Sequence[tuple[str, bool]], between: str) -> st
     return first
 
 
-def _value(lark: Lark, values: Values, schema: Any, root: Schema, depth: int) -> str:
-    """The expression of one value; `schema` is a part of `root`."""
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
-        schema = {}
-    types = types_of(schema, root)
-    if values.text is None or (types and "string" not in types):
-        return values.other(lark, {key: root[key] for key in _DEFINITIONS if key in root} | schema)
-    if isinstance(reference := schema.get("$ref"), str):
-        return _value(lark, values, resolve(reference, root), root, depth + 1)
-    if choices := _list(schema.get("anyOf")) or _list(schema.get("oneOf")):
-        each = [_value(lark, values, choice, root, depth + 1) for choice in choices]
-        return lark.either(each)
-    if listed := [schema["const"]] if "const" in schema else _list(schema.get("enum")):
-        words = [each if isinstance(each, str) else dump(each) for each in listed]
-        return lark.either([values.word(lark, word) for word in words])
-    return values.text(lark, schema if types == {"string"} else {})
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """The expressions of values whose schemas are parts of `root`.
+
+    Each reference is followed once: they may go in circles, and branch on each round.
+    """
+
+    lark: Lark
+    values: Values
+    root: Schema
+    followed: dict[str, str | None] = field(default_factory=dict)
+
+    def value(self, schema: Any, depth: int = 0) -> str:
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+            schema = {}
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and len(schema) == 1:
+            return self._referred(reference, depth)
+        lark, values, root = self.lark, self.values, self.root
+        types = types_of(schema, root)
+        if values.text is None or (types and "string" not in types):
+            return values.other(
+                lark, {key: root[key] for key in _DEFINITIONS if key in root} | schema
+            )
+        if isinstance(reference, str):
+            return self._referred(reference, depth)
+        if choices := _list(schema.get("anyOf")) or _list(schema.get("oneOf")):
+            return lark.either([self.value(choice, depth + 1) for choice in choices])
+        if listed := [schema["const"]] if "const" in schema else _list(schema.get("enum")):
+            words = [each if isinstance(each, str) else dump(each) for each in listed]
+            return lark.either([values.word(lark, word) for word in words])
+        return values.text(lark, schema if types == {"string"} else {})
+
+    def _referred(self, reference: str, depth: int) -> str:
+        if reference not in self.followed:
+            self.followed[reference] = None
+            self.followed[reference] = self.value(resolve(reference, self.root), depth + 1)
+        # None is one that leads back to itself.
+        return self.followed[reference] or self.value({})
 
 
 def _list(value: object) -> list[Any]:

@@ -70,23 +70,32 @@ def properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> set[str]:
     """Every type that `schema`, a part of `root`, allows, as far as it says so."""
-    return _types(schema, root, 0)
+    types: set[str] = set()
+    level, followed = [schema], set[str]()
+    for _ in range(_MAX_DEPTH + 1):
+        mappings = [each for each in level if isinstance(each, Mapping)]
+        types.update(*map(_own_types, mappings))
+        level = [inner for each in mappings for inner in _inner(each, root, followed)]
+    return types
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
-        return set()
+def _own_types(schema: Mapping[str, Any]) -> set[str]:
     named = schema.get("type")
     types = {named} if isinstance(named, str) else set(filter(_is_text, _items(schema, "type")))
     types |= {_KINDS.get(type(value), "string") for value in _items(schema, "enum")}
     if "const" in schema:
         types.add(_KINDS.get(type(schema["const"]), "string"))
-    for word in ("anyOf", "oneOf", "allOf"):
-        for choice in _items(schema, word):
-            types |= _types(choice, root, depth + 1)
-    if isinstance(reference := schema.get("$ref"), str):
-        types |= _types(resolve(reference, root), root, depth + 1)
     return types
+
+
+def _inner(schema: Mapping[str, Any], root: Mapping[str, Any], followed: set[str]) -> list[Any]:
+    """What `schema` chooses from or refers to; each reference once, as they may go in circles."""
+    inner = [each for word in ("anyOf", "oneOf", "allOf") for each in _items(schema, word)]
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference not in followed:
+        followed.add(reference)
+        inner.append(resolve(reference, root))
+    return inner
 
 
 def _items(schema: Mapping[str, Any], keyword: str) -> Sequence[Any]:

@@ -10,22 +10,25 @@ import re
 
 MOST_CHARS = 160
 
-_PARAGRAPH = re.compile(r"\s*\n\s*\n\s*|\s*[\r\n\u2028\u2029]+\s*")
+# Clients send what they like, so none of these may take long over runs of white space.
+_LINE_END = re.compile(r"[\r\n\u2028\u2029]+")
 # The marks of several scripts, which resemble each other.
-_SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+(?![a-z])|(?<=[。！？])[」』”]*")  # noqa: RUF001
+_SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+(?![a-z\s])|(?<=[。！？])[」』”]*")  # noqa: RUF001
 _CLAUSE = re.compile(r"(?<=[,;:—–])\s+|(?<=[、，；：])")  # noqa: RUF001
 _SPACE = re.compile(r"\s+")
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|No|Fig)\.$"
 )
+_LOOK_BACK = 8
+"""Characters in which an abbreviation is, with what is before it."""
 
 
 def pieces_of(text: str) -> list[str]:
     """The pieces, none of them empty, in order; joined with spaces they are the text's words."""
     sentences = [
         part
-        for paragraph in _PARAGRAPH.split(text.strip())
-        for sentence in _sentences(paragraph)
+        for line in _LINE_END.split(text)
+        for sentence in _sentences(line.strip())
         for part in _parts(sentence)
     ]
     joined: list[str] = []
@@ -37,16 +40,16 @@ def pieces_of(text: str) -> list[str]:
     return joined
 
 
-def _sentences(paragraph: str) -> list[str]:
+def _sentences(line: str) -> list[str]:
     """Split where a sentence ends, and not after an abbreviation or before a small letter."""
     found: list[str] = []
     start = 0
-    for match in _SENTENCE.finditer(paragraph):
-        if _ABBREVIATION.search(paragraph[start : match.start()]):
+    for match in _SENTENCE.finditer(line):
+        if _ABBREVIATION.search(line[max(start, match.start() - _LOOK_BACK) : match.start()]):
             continue
-        found.append(paragraph[start : match.end()].strip())
+        found.append(line[start : match.end()].strip())
         start = match.end()
-    found.append(paragraph[start:].strip())
+    found.append(line[start:].strip())
     return [sentence for sentence in found if sentence]
 
 

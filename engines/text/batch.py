@@ -20,66 +20,29 @@ import copy
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import mlx.core as mx
-from mlx_lm.generate import BatchGenerator
 from mlx_lm.models.cache import make_prompt_cache
 
 from engines import wire
 from engines.base import Emit, EngineError
 from engines.text.calls import Call, Row
 from engines.text.disk_cache import DiskCache
+from engines.text.generator import PREFILL_ROWS, build_generator, rows_of
 from engines.text.limits import DeviceMemory
 from engines.text.logprobs import Drawn, drawn
 from engines.text.model import LoadedModel
 from engines.text.pacing import StepSizer
-from engines.text.processors import Processor
 from engines.text.prompt_cache import Layers
-from engines.text.sampling import Sampler
 from engines.text.segments import always_trimmable, cut
-from engines.text.serial import SerialGenerator
 from engines.text.tiers import PromptTiers
 from engines.text.warming import Warming
 from engines.turns import LONG, PrefillTurn
 
 _log = logging.getLogger(__name__)
-
-MAX_ROWS = 32
-"""Rows in one batch. A model may be granted more calls than that; the rest wait here for a row."""
-
-PREFILL_ROWS = 2
-"""Prompts in prefill at a time: few, so that decoding rows wait for little, and more than one, so
-that a short prompt is not stuck behind a long one."""
-
-
-class Generator(Protocol):
-    """What is used of `mlx_lm.generate.BatchGenerator`.
-
-    `prefill_step_size` is read at each step, up to the one it was built with.
-    """
-
-    prefill_step_size: int
-
-    def insert_segments(
-        self,
-        segments: Sequence[list[list[int]]],
-        *,
-        max_tokens: Sequence[int],
-        caches: Sequence[Layers | None],
-        all_tokens: Sequence[list[int]],
-        samplers: Sequence[Sampler],
-        logits_processors: Sequence[list[Processor]],
-    ) -> list[int]: ...
-    def next(self) -> tuple[Sequence[Any], Sequence[Any]]: ...
-    def extract_cache(self, uids: Sequence[int]) -> dict[int, tuple[Layers, list[int]]]: ...
-    def remove(
-        self, uids: Sequence[int], return_prompt_caches: bool = False
-    ) -> dict[int, tuple[Layers, list[int]]]: ...
-    @property
-    def prompt_cache_nbytes(self) -> int: ...
-    def close(self) -> None: ...
 
 
 class _Sibling(NamedTuple):
@@ -107,7 +70,7 @@ class Batch:
         self._stalled = False
         self._memory = memory
         self._emit = emit
-        self._max_rows = MAX_ROWS if loaded.batchable else 1
+        self._max_rows = rows_of(loaded)
         self._waiting: deque[Call] = deque()
         self._running: dict[int, Call] = {}
         self._siblings: deque[_Sibling] = deque()
@@ -116,6 +79,7 @@ class Batch:
         self._warming = Warming(self._prompts, self._turn)
         self.segmented = not always_trimmable(make_prompt_cache(loaded.model))
         """Prompts are worth cutting at their boundaries, as caches cannot be cut back to them."""
+        self._build = partial(build_generator, loaded, sizer.most)
         self._generator = memory.construct(self._build)
 
     @property
@@ -212,19 +176,6 @@ class Batch:
         self._warming.clear()
         self._generator.close()
         self._prompts.close()
-
-    def _build(self) -> Generator:
-        stops, step = sorted(self._loaded.tokenizer.eos_token_ids), self._sizer.most
-        if not self._loaded.batchable:
-            return SerialGenerator(self._loaded.model, stop_tokens=stops, prefill_step_size=step)
-        generator: Generator = BatchGenerator(
-            self._loaded.model,
-            stop_tokens=[[token] for token in stops],
-            completion_batch_size=self._max_rows,
-            prefill_batch_size=PREFILL_ROWS,
-            prefill_step_size=step,
-        )
-        return generator
 
     def _warm(self) -> None:
         """One chunk of a prompt that is to be in the cache, as there are no calls."""

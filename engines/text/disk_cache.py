@@ -75,6 +75,11 @@ class DiskCache:
     def nbytes(self) -> int:
         return sum(stored.size for stored in self._files.values())
 
+    @property
+    def pause_s(self) -> float:
+        """Seconds for which nothing is written."""
+        return max(0.0, self._paused_until - self._clock())
+
     def find(self, prompt: bytes, least: int) -> tuple[Stored, int] | None:
         """The file that stands for most tokens of a packed prompt, and how many those are.
 
@@ -104,7 +109,7 @@ class DiskCache:
 
     def begin(self, key: bytes, layers: Layers) -> FileWriting | None:
         """An entry on its way into its file; None when it has no place here, or not now."""
-        if self._clock() < self._paused_until or self._covered(key, layers):
+        if self.pause_s or self._covered(key, layers):
             return None
         path = self._folder / f"{_name(key)}.{os.getpid()}{TEMPORARY}"
         try:
@@ -240,6 +245,8 @@ class FileWriting:
 
     def __init__(self, disk: DiskCache, writing: Writing, path: Path, key: bytes) -> None:
         self.key = key
+        self.failed = False
+        """It was worth a file, and could not be written."""
         self._disk = disk
         self._writing = writing
         self._path = path
@@ -251,6 +258,7 @@ class FileWriting:
                 return False
             self._disk.keep(self._path, self.key)
         except OSError as error:
+            self.failed = True
             self.give_up()
             self._disk.pause(error)
         return True

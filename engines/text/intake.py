@@ -82,8 +82,8 @@ class Intake:
                 sampler=sampler_for(sampling),
                 processors=[
                     *processors_for(sampling),
-                    *budgets[choice : choice + 1],
                     *constraints[choice : choice + 1],
+                    *budgets[choice : choice + 1],
                 ],
                 constraint=next(iter(constraints[choice : choice + 1]), None),
                 detokenizer=self.vocabulary.detokenizers(),

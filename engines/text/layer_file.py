@@ -21,7 +21,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm import __version__ as mlx_lm_version
 from mlx_lm.models import cache as layer_classes
 
-from engines.text.prompt_cache import Layers, nbytes_of, trimmable
+from engines.text.prompt_cache import Layers, nbytes_of, trimmable, unpack
 
 SLICE_BYTES = 8 * 2**20
 """Written between two steps at most."""
@@ -121,7 +121,7 @@ def read_label(path: Path) -> Label:
         header = stream.read(length)
     try:
         said = json.loads(header)
-        data = said[_CHECKSUM]["data_offsets"][1]
+        data = int(said[_CHECKSUM]["data_offsets"][1])
         about = said["__metadata__"]
         label = Label(
             format=str(about["format"]),
@@ -130,7 +130,8 @@ def read_label(path: Path) -> Label:
             whole=about["whole"] == "true",
             nbytes=int(about["nbytes"]),
         )
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        unpack(label.key)
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise BadFile(f"its header cannot be read: {error}") from error
     if path.stat().st_size != _LENGTH_BYTES + length + data:
         raise BadFile("its length is not what its header says")

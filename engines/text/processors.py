@@ -164,7 +164,8 @@ class ReasoningBudget:
     """Ends a trace after `budget` tokens by forcing the tokens that close it.
 
     It reads the row's text as it comes, which needs the last token: it waits for that one after the
-    model's forward pass is on its way.
+    model's forward pass is on its way. A token that an earlier processor has ruled out, as a
+    grammar does, is not forced, and neither is what was to follow it.
     """
 
     def __init__(
@@ -178,6 +179,8 @@ class ReasoningBudget:
         self._closing = markers.closing
         self._trace: TraceReader | None = TraceReader(markers, detokenizer, special)
         self._forced: deque[int] = deque()
+        self._wanted: int | None = None
+        """The token that was forced last, if the last one was."""
         self._begun = False
 
     def __call__(self, tokens: Any, logits: Any) -> Any:
@@ -189,12 +192,17 @@ class ReasoningBudget:
         if trace is not None and trace.closer is not None and trace.spent >= self._budget:
             self._forced.extend(self._closing[trace.closer])
             trace.leave()
-        if not self._forced:
+        self._wanted = self._forced.popleft() if self._forced else None
+        if self._wanted is None:
             return logits
-        wanted = mx.arange(logits.shape[-1])[None] == self._forced.popleft()
-        return mx.where(wanted, 0.0, -mx.inf).astype(logits.dtype)
+        wanted = mx.arange(logits.shape[-1])[None] == self._wanted
+        possible = logits[:, self._wanted : self._wanted + 1] > -mx.inf
+        forced = mx.where(wanted, 0.0, -mx.inf)
+        return mx.where(possible, forced, logits).astype(logits.dtype)
 
     def _read(self, token: int) -> None:
+        if self._wanted not in (None, token):
+            self._forced.clear()
         if self._trace is None:
             return
         try:

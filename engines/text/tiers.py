@@ -53,6 +53,8 @@ class PromptTiers:
         self._disk = disk
         self._clock = clock
         self._writing: FileWriting | None = None
+        self._written: Entry | None = None
+        """What `_writing` writes."""
         self._late_at: float | None = None
         self._window_until = self._spend_until = 0.0
 
@@ -150,24 +152,32 @@ class PromptTiers:
         for entry in self._memory:
             if entry.saved or entry.length < MIN_DISK_TOKENS:
                 continue
-            wait = 0.0 if _worthy(entry) else entry.used_at + IDLE_S - now
-            if wait <= 0 and self._begin(entry):
-                return 0.0
+            idle = 0.0 if _worthy(entry) else entry.used_at + IDLE_S - now
+            wait = max(idle, disk.pause_s)
+            if wait <= 0:
+                if self._begin(entry):
+                    return 0.0
+                wait = disk.pause_s  # which may have begun just now
             if wait > 0:
                 first = wait if first is None else min(first, wait)
         return first
 
     def _begin(self, entry: Entry) -> bool:
-        """Whether it is being written now; what has no place on disk is not tried again."""
+        """Whether it is being written now; what has no place on disk is not tried again.
+
+        What a pause keeps from being written is, later.
+        """
         if self._disk is None or entry.saved or entry.length < MIN_DISK_TOKENS:
             return False
-        entry.saved = True
-        self._writing = self._disk.begin(entry.key, entry.layers)
+        self._writing, self._written = self._disk.begin(entry.key, entry.layers), entry
+        entry.saved = self._writing is not None or not self._disk.pause_s
         return self._writing is not None
 
     def _advance(self) -> None:
         if self._writing is not None and self._writing.advance():
-            self._writing = None
+            if self._written is not None and self._writing.failed:
+                self._written.saved = False
+            self._writing = self._written = None
 
     def _finish(self, until: float) -> None:
         while self._writing is not None and self._clock() < until:
@@ -176,7 +186,7 @@ class PromptTiers:
     def _give_up(self) -> None:
         if self._writing is not None:
             self._writing.give_up()
-            self._writing = None
+            self._writing = self._written = None
 
     def _on_evicted(self, entry: Entry) -> None:
         """Its memory is wanted now, so it is written at once or not at all."""

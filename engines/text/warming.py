@@ -7,16 +7,14 @@ one at hand, which goes on from there later. The work thread owns it, as it does
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engines import wire
 from engines.base import EngineError
+from engines.text.generator import Generator
 from engines.text.sampling import sampler_for
 from engines.text.tiers import PromptTiers
 from engines.turns import PrefillTurn
-
-if TYPE_CHECKING:
-    from engines.text.batch import Generator
 
 MOST_PROMPTS = 64
 """Prompts that wait to be warmed."""

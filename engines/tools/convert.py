@@ -19,7 +19,7 @@ _PACKAGES = ("mlx-gateway", "mlx", "mlx-lm", "mlx-vlm", "transformers")
 
 
 def convert(task: wire.Convert, report: Report) -> dict[str, Any]:
-    """The manifest of what is in the target now. Raises `ToolError`, and what the library does."""
+    """Nothing to tell: the manifest is in the target. Raises `ToolError`, and as the library."""
     source, target, folder = Path(task.source), Path(task.target), Path(task.staging)
     staging.check_target(target)
     with staging.staging(folder, target):
@@ -30,12 +30,21 @@ def convert(task: wire.Convert, report: Report) -> dict[str, Any]:
         _convert(task, made)
         fields = {
             **task.record,
+            "source": _source(task, report),
             "versions": manifest.versions(_PACKAGES),
             "files": manifest.files_in(made, report),
         }
-        document = manifest.write(made, fields)
+        manifest.write(made, fields)
         staging.put(made, folder, target)
-    return {"manifest": document}
+    return {}
+
+
+def _source(task: wire.Convert, report: Report) -> dict[str, Any]:
+    """A source that no commit names is named by the checksums of its files."""
+    source: dict[str, Any] = task.record.get("source", {"path": task.source})
+    if "commit" in source:
+        return source
+    return {**source, "files": manifest.files_in(Path(task.source), report, "source")}
 
 
 def _bytes(source: Path, recipe: wire.Recipe) -> int:
@@ -57,12 +66,12 @@ def _convert(task: wire.Convert, made: Path) -> None:
     asked |= {name: value for name, value in chosen.items() if value is not None}
     try:
         if task.kind == "vision":
-            import mlx_vlm.convert
+            from mlx_vlm.convert import convert as convert_vision
 
-            mlx_vlm.convert.convert(task.source, str(made), **asked)
+            convert_vision(task.source, str(made), **asked)
         else:
-            import mlx_lm.convert
+            from mlx_lm.convert import convert as convert_text
 
-            mlx_lm.convert.convert(task.source, str(made), **asked)
+            convert_text(task.source, str(made), **asked)
     except (ValueError, NotImplementedError, KeyError, FileNotFoundError) as error:
         raise ToolError(f"{task.source} cannot be converted: {error}") from error

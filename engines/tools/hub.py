@@ -24,6 +24,7 @@ from engines.tools.manifest import sha256_of
 
 TIMEOUT_S = 30.0
 MAX_SMALL_BYTES = 16 * 2**20
+MAX_FILES = 10_000
 
 _BUSY = frozenset((408, 429, 500, 502, 503, 504))
 
@@ -57,10 +58,13 @@ def repository(repo: str, revision: str | None) -> Repository:
     if not info.sha:
         raise ToolError(f"{constants.ENDPOINT} does not say which commit of {repo} this is")
     parameters = getattr(getattr(info, "safetensors", None), "parameters", None)
+    siblings = info.siblings or ()
+    if len(siblings) > MAX_FILES:
+        raise ToolError(f"{repo} has {len(siblings)} files; that is no model for one folder")
     return Repository(
         id=info.id or repo,
         commit=info.sha,
-        files=tuple(_file(sibling) for sibling in info.siblings or ()),
+        files=tuple(_file(sibling) for sibling in siblings),
         tags=tuple(info.tags or ()),
         gated=bool(info.gated),
         types=dict(parameters) if parameters else None,
@@ -97,6 +101,11 @@ def fetch(repo: Repository, file: HubFile, into: Path, hear: Callable[[int], Non
         if have > file.size:
             raw.truncate(0)
             have = 0
+        if file.size - have > constants.MAX_HTTP_DOWNLOAD_SIZE:
+            raise ToolError(
+                f"{file.path} of {repo.id} is larger than the hub gives at once; take a repository "
+                "with its weights in more files"
+            )
         if have < file.size:
             _get(repo, file, _Heard(raw, hear), have)
 

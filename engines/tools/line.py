@@ -1,6 +1,7 @@
 """The socket of a tool process: one task in, reports out.
 
-A thread says every few seconds that the process lives, and ends it when the command line is gone.
+A thread says every second how far it is, which also says that the process lives, and ends it when
+the command line is gone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from threading import Lock, Thread
 from engines import wire
 from engines.process import EXIT_STOPPED
 
-BEAT_S = 5.0
+BEAT_S = 1.0
 REPORT_EVERY_S = 0.1
 _READ_BYTES = 64 * 1024
 
@@ -39,13 +40,13 @@ class Line:
 
     def report(self, stage: str, done: int = 0, total: int = 0) -> None:
         """Progress in bytes; told at once when the stage changes or ends, else now and then."""
-        message = wire.Loading(stage, done, total)
+        before, self._last = self._last, wire.Loading(stage, done, total)
         now = time.monotonic()
         over = total > 0 and done >= total
-        if stage == self._last.stage and not over and now - self._said_at < REPORT_EVERY_S:
-            return
-        self._last, self._said_at = message, now
-        self.send(message)
+        if stage == before.stage and not over and now - self._said_at < REPORT_EVERY_S:
+            return  # the thread will tell, unless more comes before
+        self._said_at = now
+        self.send(self._last)
 
     def send(self, message: wire.FromTool) -> None:
         try:

@@ -13,6 +13,9 @@ from engines.tools.manifest import Report
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 _TOKENIZER = "tokenizer_config.json"
 
+MAX_CONFIG_BYTES = 2**20
+"""It travels in one frame, with the names of the files."""
+
 
 def look_up(task: wire.LookUp, report: Report) -> dict[str, Any]:
     """Files, config and the like, as `gateway.modeltools.listing` takes it. Raises `ToolError`."""
@@ -22,13 +25,19 @@ def look_up(task: wire.LookUp, report: Report) -> dict[str, Any]:
         "repo": repo.id,
         "commit": repo.commit,
         "files": [[file.path, file.size] for file in repo.files],
-        "config": _json(repo, "config.json"),
+        "config": _config(repo),
         "chat_template": any(map(repo.has, _TEMPLATES))
         or bool(_json(repo, _TOKENIZER).get("chat_template")),
         "tags": repo.tags,
         "gated": repo.gated,
         "types": repo.types or {},
     }
+
+
+def _config(repo: hub.Repository) -> dict[str, Any]:
+    if any(file.path == "config.json" and file.size > MAX_CONFIG_BYTES for file in repo.files):
+        raise ToolError(f"config.json of {repo.id} is larger than {MAX_CONFIG_BYTES} bytes")
+    return _json(repo, "config.json")
 
 
 def _json(repo: hub.Repository, path: str) -> dict[str, Any]:

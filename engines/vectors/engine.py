@@ -144,7 +144,8 @@ class VectorEngine(Plain):
                 self._fail(call_id, failure)
             return
         finally:
-            if padded(batch) >= LONG:  # a short one did not need the turn that another waits for
+            # A short one did not need it; what it was asked for has shrunk or gone meanwhile.
+            if self._turn.holder is not None:
                 self._turn.over(_WORK)
         self._pace.took(padded(batch), monotonic() - now)
         for (call, row), result in zip(batch, results, strict=True):

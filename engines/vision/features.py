@@ -84,21 +84,25 @@ class CachedTower:
 
     `tower` takes pixel values and what its family wants beside them. Outside of `naming` it is
     called as it is. Families that hand over the patches of all images in one array [patches, size]
-    with a grid [images, 3] go image by image; any other batch of images is one key.
+    with a grid [images, 3] go image by image; any other batch of images is one key. Some families
+    call their tower several times for one prompt, such as for tiles and for the whole image: each
+    call has keys of its own.
     """
 
     def __init__(self, tower: Callable[..., Any], cache: FeatureCache) -> None:
         self._tower = tower
         self._cache = cache
         self._names: Key = ()
+        self._calls = 0
+        """Within the current `naming`."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tower, name)
 
     @contextmanager
     def naming(self, names: Sequence[str]) -> Iterator[None]:
-        """Within it, the next pixel values are those of the images `names`, in order."""
-        self._names = tuple(names)
+        """Within it, pixel values are those of the images `names`, in order."""
+        self._names, self._calls = tuple(names), 0
         try:
             yield
         finally:
@@ -107,6 +111,7 @@ class CachedTower:
     def __call__(self, pixel_values: Any, *args: Any, **options: Any) -> Any:
         if not self._names:
             return self._tower(pixel_values, *args, **options)
+        self._calls += 1
         spans = _spans(pixel_values, args, len(self._names))
         if spans is None:
             return self._once(self._names, partial(self._tower, pixel_values, *args, **options))
@@ -121,6 +126,8 @@ class CachedTower:
         return _merged(each)
 
     def _once(self, key: Key, compute: Callable[[], Any]) -> Any:
+        if self._calls > 1:
+            key = tuple(f"{name} call {self._calls}" for name in key)
         features = self._cache.get(key)
         if features is None:
             features = compute()

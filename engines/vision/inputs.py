@@ -126,8 +126,13 @@ class Inputs:
         if self._videos:
             opened.clips.append(clip)
             return [{"type": "video"}]
-        opened.images.extend(clip.images())
-        opened.names.extend(f"{media.sha256}#{index}" for index in clip.indices)
+        images = clip.images()
+        opened.images.extend(images)
+        # The more frames are taken, the smaller they are.
+        opened.names.extend(
+            f"{media.sha256}#{index} {image.width}x{image.height}"
+            for index, image in zip(clip.indices, images, strict=True)
+        )
         return [{"type": "image"}] * len(clip.indices)
 
     def _rate(self) -> int:

@@ -3,6 +3,7 @@
 The gateway has looked at each file's beginning; here it is decoded, and whatever turns out to be
 broken then is the client's affair: every failure is an `EngineError` that says which file.
 Bounds hold before memory is taken: an image by the size in its header, a clip by frames and bytes.
+Nothing else of the model runs meanwhile, so a clip has a bound in time as well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,9 @@ from engines.base import EngineError
 MAX_IMAGE_PIXELS = 64_000_000
 MAX_CLIP_BYTES = 256 * 2**20
 MAX_CLIP_FRAMES = 768
+MAX_CLIP_S = 25.0
+"""To take its frames; a request holds four videos, and after two minutes an engine counts as hung.
+"""
 MAX_AUDIO_S = 3600.0
 
 FRAMES_PER_SECOND = 2.0
@@ -87,7 +92,7 @@ def _clip(media: wire.Media, capture: Any, wanted: wire.VideoFrames) -> Clip:
     import cv2
 
     total = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
-    rate = float(capture.get(cv2.CAP_PROP_FPS)) or 1.0
+    rate = _rate(capture.get(cv2.CAP_PROP_FPS))
     width = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH))
     height = int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
     if total < 1 or not 0 < width * height <= MAX_IMAGE_PIXELS:
@@ -95,7 +100,14 @@ def _clip(media: wire.Media, capture: Any, wanted: wire.VideoFrames) -> Clip:
     indices = frame_indices(total, rate, wanted)
     size = _frame_size(width, height, len(indices))
     frames = []
+    until = monotonic() + MAX_CLIP_S
     for index in indices:
+        if monotonic() > until:
+            raise _unusable(
+                media,
+                f"{len(indices)} frames of it are not read in {MAX_CLIP_S:g} s; ask for fewer"
+                " (video_max_frames), or send it shorter or smaller",
+            )
         capture.set(cv2.CAP_PROP_POS_FRAMES, index)
         there, frame = capture.read()
         if not there:
@@ -109,6 +121,11 @@ def _clip(media: wire.Media, capture: Any, wanted: wire.VideoFrames) -> Clip:
         frames.append(frames[-1])
         indices.append(indices[-1])
     return Clip(np.stack(frames).transpose(0, 3, 1, 2), total, rate, indices)
+
+
+def _rate(said: float) -> float:
+    """Frames per second; one where the file does not say so."""
+    return said if math.isfinite(said) and said > 0 else 1.0
 
 
 def frame_indices(total: int, rate: float, wanted: wire.VideoFrames) -> list[int]:

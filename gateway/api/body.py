@@ -17,7 +17,7 @@ async def read_body(scope: Scope, receive: Receive, cap_bytes: int) -> bytes:
     A declared length over the cap is refused before a byte is read; a body without a length is
     counted as it comes.
     """
-    declared = _content_length(scope)
+    declared = content_length(scope)
     if declared is not None and declared > cap_bytes:
         raise _too_large(cap_bytes)
     chunks: list[bytes] = []
@@ -54,7 +54,8 @@ async def discard_body(receive: Receive) -> None:
         return  # it had its moment
 
 
-def _content_length(scope: Scope) -> int | None:
+def content_length(scope: Scope) -> int | None:
+    """What the request says of itself; None where it says nothing that is a number."""
     for name, value in scope["headers"]:
         if name.lower() == b"content-length" and value.isdigit():
             return int(value)

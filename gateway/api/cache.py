@@ -49,10 +49,11 @@ class Caches:
         states = {view.name: view.state for view in self._supervisor.snapshot().models}
         models = []
         for name in self._asked(scope):
-            slot = self._supervisor.slots[name]
             folder = self._supervisor.prompt_folder(name)
             on_disk = await asyncio.to_thread(prompt_folders.count, folder)
-            models.append({"name": name, "state": states.get(name), **_stats(slot, on_disk)})
+            # A reload may have removed any of them while a disk was looked at.
+            if (slot := self._supervisor.slots.get(name)) is not None:
+                models.append({"name": name, "state": states.get(name), **_stats(slot, on_disk)})
         total = {key: sum(model[key] for model in models) for key in _SUMS}
         await respond(send, 200, msgspec.json.encode({"models": models, "total": total}))
 
@@ -87,10 +88,15 @@ class Caches:
         except (GatewayError, TimeoutError) as error:
             why = str(error) or f"the engine did not answer within {CLEAR_S:g} s"
             return {"name": name, "entries": 0, "bytes": 0, "error": why}
-        if cleared is None or not self._supervisor.slots[name].keeps_on_disk:
+        slot = self._supervisor.slots.get(name)
+        if cleared is None or slot is None or not slot.keeps_on_disk:
             # Which of them begin with the prefix only the model's tokenizer knows: all of them go.
             folder = self._supervisor.prompt_folder(name)
-            files = await asyncio.to_thread(prompt_folders.clear, folder)
+            try:
+                files = await asyncio.to_thread(prompt_folders.clear, folder)
+            except OSError as error:
+                why = f"its files cannot be removed: {error.strerror or error}"
+                return {"name": name, "entries": 0, "bytes": 0, "error": why}
         else:
             files = Files()
         entries, nbytes = (0, 0) if cleared is None else (cleared.entries, cleared.nbytes)

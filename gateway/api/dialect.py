@@ -14,7 +14,7 @@ from gateway.errors import GatewayError
 from gateway.registry.schema import Kind
 from gateway.security.media import MediaFile
 from gateway.supervisor.call import CallItem
-from gateway.supervisor.supervisor import PLAIN, Wish
+from gateway.supervisor.setup import PLAIN, Wish
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The request path of every generating route: decode, open a call, run it, encode.
 
 A call's mailbox delivers everything that can happen to it in order: waiting for room, loading,
-granted, the engine's events, a failure, the client leaving. So each of the two ways to answer is
-one loop. Whatever ends the loop, `close` frees what the call still holds, synchronously.
+granted, the engine's events, a failure, the client leaving. `Answer` is what becomes of it.
+Whatever ends that, `close` frees what the call still holds, synchronously.
 """
 
 from __future__ import annotations
@@ -12,26 +12,23 @@ import contextlib
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
 
 from engines import wire
 from gateway import __version__
+from gateway.api.answer import Answer, Terms
 from gateway.api.body import discard_body, read_body
-from gateway.api.call_group import CallGroup, Source
-from gateway.api.coalesce import Coalescer
+from gateway.api.call_group import CallGroup
+from gateway.api.deadline import Deadline, deadline_of
 from gateway.api.dialect import (
     AnyDecoded,
-    BodyEncoder,
-    Decoded,
     Defaults,
     Dialect,
     Make,
-    StreamEncoder,
 )
-from gateway.api.errors import JSON
 from gateway.api.gathering import Gathering, Place
 from gateway.api.media import Gathered, Media, remove
 from gateway.api.requests import cancellable, serial_of
@@ -40,35 +37,24 @@ from gateway.api.sse import (
     FileStream,
     WatchedSend,
     refuse,
-    respond,
     watch_disconnect,
 )
-from gateway.errors import BodyTooLarge, ClientGone, ClientTooSlow, GatewayError, RequestTimeout
+from gateway.errors import BodyTooLarge, ClientGone, ClientTooSlow, GatewayError
 from gateway.metrics import Metrics
 from gateway.registry.find import Model
 from gateway.registry.schema import Server
-from gateway.residency import Phase
 from gateway.router import served_by
 from gateway.security.keys import access_of
 from gateway.served import Live, Served
 from gateway.server import Receive, Scope, Send
-from gateway.supervisor.call import Call, CallFailed, CallItem, ClientLeft, Granted
+from gateway.supervisor.call import Call
 from gateway.supervisor.supervisor import Supervisor
 from gateway.supervisor.tasks import Tasks
 
 prompts = logging.getLogger("gateway.prompts")
 
-COMMIT_WHEN_SERVED_S = 1.0
-"""Once its load has begun or its model is ready, a stream commits at the latest after this."""
-
 LOGGED_BYTES = 4096
 """Of a request's body, where the operator wants it in the log."""
-
-HOLD_S = 0.5
-"""Text that waits to be joined with more of it is sent after so long in any case."""
-
-LOOK_AGAIN_S = 60.0
-"""The supervisor ends every call; this only bounds each single wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +68,7 @@ class Asked(Generic[AnyDecoded]):
     model: Model
     server: Server
     began: float
+    deadline: Deadline
     media: Gathered = field(default_factory=Gathered)
 
 
@@ -159,9 +146,11 @@ class Exchange(Generic[AnyDecoded]):
         decoded = dataclasses.replace(
             decoded, fingerprint=_fingerprint(model), wish=wish, serial=serial_of(scope)
         )
+        deadline = deadline_of(began, decoded.timeout_s, served.server)
+        place = Place(model, served, deadline)
         with self._metrics.in_flight.labels(model.entry.name).track_inprogress():
-            media = await self._gathering.gather(decoded, Place(model, served), scope, receive)
-            asked = Asked(decoded, model, served.server, began, media)
+            media = await self._gathering.gather(decoded, place, scope, receive)
+            asked = Asked(decoded, model, served.server, began, deadline, media)
             await self._serve(asked, scope, receive, send)
 
     def _decode(self, body: bytes, scope: Scope) -> AnyDecoded:
@@ -192,7 +181,7 @@ class Exchange(Generic[AnyDecoded]):
 
     def _answer(self, asked: Asked[AnyDecoded], calls: list[Call], scope: Scope) -> Answer:
         source = calls[0] if len(calls) == 1 else CallGroup(calls, asked.decoded.n)
-        terms = _terms(asked.began, asked.decoded, asked.model, asked.server)
+        terms = Terms(asked.server, asked.deadline, asked.model.entry.stream_interval)
         credit = partial(self._supervisor.credit, calls[0]) if self._dialect.credited else None
         return Answer(source, terms, scope, self._first_token(asked, scope), credit)
 
@@ -248,160 +237,8 @@ class Exchange(Generic[AnyDecoded]):
         return note
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How one answer is given: its time is over at `until` (loop time), after `timeout_s`.
-
-    `interval` is the number of tokens in one event.
-    """
-
-    server: Server
-    until: float
-    timeout_s: float | None
-    interval: int
-
-
-class Answer:
-    """One request on its way from its calls to the client. `on_first_token` is called once.
-
-    `credit` hears of the bytes that the client has taken of an answer that is sent by credit.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        terms: Terms,
-        scope: Scope,
-        on_first_token: Callable[[], None],
-        credit: Callable[[int], None] | None = None,
-    ) -> None:
-        self._source = source
-        self._terms = terms
-        self._scope = scope
-        self._loop = asyncio.get_running_loop()
-        self._on_first_token: Callable[[], None] | None = on_first_token
-        self._credit = credit
-
-    async def file(self, out: FileStream) -> None:
-        """Answers with the bytes of a file as they come. Raises what ended it before the first."""
-        try:
-            while True:
-                items = await self._batch(self._loop.time() + LOOK_AGAIN_S)
-                for item in items:
-                    if type(item) is wire.Bytes:
-                        await out.write(item.data)
-                    self._look((item,))
-                if _is_over(items):
-                    await out.end()
-                    return
-                self._look_at_clock()
-        except GatewayError as error:
-            if isinstance(error, ClientGone) or not out.committed:
-                raise
-            self._scope["state"]["error"] = error.code
-            out.cut()
-
-    async def whole(
-        self,
-        encoder: BodyEncoder,
-        send: Send,
-        content_type: bytes = JSON[1],
-        *,
-        large: bool = False,
-    ) -> None:
-        """Answers with one body, when everything is there. Raises what ended the call early."""
-        while True:
-            items = await self._batch(self._loop.time() + LOOK_AGAIN_S)
-            self._look(items)
-            encoder.add(items)
-            if _is_over(items):
-                body = await asyncio.to_thread(encoder.body) if large else encoder.body()
-                await respond(send, 200, body, [(b"content-type", content_type)])
-                return
-            self._look_at_clock()
-
-    async def stream(self, encoder: StreamEncoder, out: EventStream) -> None:
-        """Answers with events. Raises what ended the call before the first byte."""
-        try:
-            await self._pump(encoder, out)
-        except GatewayError as error:
-            if isinstance(error, ClientGone) or not out.committed:
-                raise
-            # After the first byte a failure is an event.
-            self._scope["state"]["error"] = error.code
-            await out.write(encoder.error(error))
-            await out.end()
-
-    async def _pump(self, encoder: StreamEncoder, out: EventStream) -> None:
-        """From the mailbox to the stream, until the call is over. Raises what ended it early."""
-        loop, server = self._loop, self._terms.server
-        coalescer = Coalescer(self._terms.interval) if self._terms.interval > 1 else None
-        beat = server.heartbeat_s or float("inf")
-        deadline = loop.time() + server.commit_after_s
-        while True:
-            if coalescer is None:
-                items = await self._batch(deadline)
-                frames = encoder.frames(items)
-            else:
-                items = await self._batch(min(deadline, _held_until(coalescer, loop.time())))
-                frames = encoder.frames(coalescer.add(items) if items else coalescer.flush())
-            if frames:
-                await out.write(b"".join(frames))
-            self._look(items)
-            if _is_over(items):
-                await out.end()
-                return
-            self._look_at_clock()
-            if not frames and (not items or loop.time() >= deadline):
-                # Not every item has a frame: a prefill can be silent for long and full of news.
-                frames = [encoder.heartbeat()]
-                await out.write(frames[0])
-            if frames:
-                deadline = loop.time() + beat
-            elif not out.committed and _is_served(items):
-                deadline = min(deadline, loop.time() + COMMIT_WHEN_SERVED_S)
-
-    async def _batch(self, deadline: float) -> list[CallItem]:
-        return await self._source.batch(min(deadline, self._terms.until))
-
-    def _look_at_clock(self) -> None:
-        """Raises `RequestTimeout` once the time of the request is over."""
-        if self._loop.time() >= self._terms.until:
-            raise RequestTimeout(
-                f"the request took longer than its timeout of {self._terms.timeout_s:g} s"
-            )
-
-    def _look(self, items: Sequence[CallItem]) -> None:
-        """Notes the first token; raises what ended the call before its end, if anything did."""
-        for item in items:
-            if type(item) in _TOKENS:
-                if self._on_first_token is not None:
-                    self._on_first_token()
-                    self._on_first_token = None
-                if type(item) is wire.Bytes and self._credit is not None:
-                    self._credit(len(item.data))
-            elif type(item) is wire.Finished:
-                self._scope["state"]["finished"] = item
-            elif type(item) is CallFailed:
-                raise item.error
-            elif type(item) is ClientLeft:
-                raise ClientGone("the client left")
-
-
-_TOKENS = frozenset(
-    {wire.TextDelta, wire.ReasoningDelta, wire.ToolCallStart, wire.Bytes, wire.Segment}
-)
-
-
 def _made(make: Make, defaults: Defaults, media: Gathered, call_id: int) -> wire.Request:
     return media.into(make(call_id, defaults))
-
-
-def _terms(began: float, decoded: Decoded, model: Model, server: Server) -> Terms:
-    """The client's own timeout goes before the operator's."""
-    timeout_s = decoded.timeout_s or server.request_timeout_s
-    until = began + timeout_s if timeout_s else float("inf")
-    return Terms(server, until, timeout_s, model.entry.stream_interval)
 
 
 def _fingerprint(model: Model) -> str | None:
@@ -423,15 +260,3 @@ def _defaults(model: Model) -> Defaults:
         template_kwargs=entry.chat_template_kwargs,
         parsers=wire.Parsers(entry.tool_parser or "auto", entry.reasoning_parser or "auto"),
     )
-
-
-def _held_until(coalescer: Coalescer, now: float) -> float:
-    return now + HOLD_S if coalescer.holding else float("inf")
-
-
-def _is_over(items: Sequence[CallItem]) -> bool:
-    return bool(items) and type(items[-1]) is wire.Finished
-
-
-def _is_served(items: Sequence[CallItem]) -> bool:
-    return any(item is Phase.LOADING or isinstance(item, Granted) for item in items)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from engines import wire
+from gateway.api.deadline import Deadline
 from gateway.api.dialect import Decoded
 from gateway.api.media import Gathered, Media, refuse_media, remove, taken_by, told, unless_ended
 from gateway.api.requests import cancellable
-from gateway.errors import GatewayError, RequestTimeout
+from gateway.errors import GatewayError
 from gateway.registry.find import Model
 from gateway.router import served_by
 from gateway.served import Served
 from gateway.server import Receive, Scope
 from gateway.supervisor.call import CallFailed
-from gateway.supervisor.supervisor import Supervisor, Wish
+from gateway.supervisor.setup import Wish
+from gateway.supervisor.supervisor import Supervisor
 
 LOOK_AGAIN_S = 60.0
 """The supervisor ends every call; this only bounds each single wait for it."""
@@ -30,10 +32,11 @@ LOOK_AGAIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a request is answered: its model, by the registry of its time."""
+    """Where a request is answered, its model by the registry of its time, and until when."""
 
     model: Model
     served: Served
+    deadline: Deadline
 
 
 class Gathering:
@@ -49,29 +52,28 @@ class Gathering:
         """The media of a request, whoever gets them removes their files; on failure none is left.
 
         The request can be cancelled meanwhile. Raises `InvalidRequest`, `Unsupported`,
-        `Unavailable`, `ClientGone`, `Cancelled`, and whatever ends a transcription.
+        `Unavailable`, `ClientGone`, `Cancelled`, `RequestTimeout`, and whatever ends a
+        transcription.
         """
         refs = decoded.media
         if not refs:
             return Gathered()
         heard = self._transcribed(decoded, place)
+        texts: dict[int, str] = {}
         with contextlib.ExitStack() as unwanted:
             ended = unwanted.enter_context(_cancellable(scope))
-            files = await self._media.fetch(refs, place.served.server, receive, ended)
             kept = unwanted.enter_context(contextlib.ExitStack())
-            kept.callback(remove, files)
-            texts: dict[int, str] = {}
-            if heard is not None:
-                wanted = [i for i, ref in enumerate(refs) if ref.kind == "audio"]
-                work = self._transcribe(
-                    {index: told("audio", files[index]) for index in wanted}, heard, decoded, texts
-                )
-                timeout_s = decoded.timeout_s or place.served.server.request_timeout_s
-                await unless_ended(work, receive, ended, timeout_s or None)
-                if len(texts) < len(wanted):
-                    raise RequestTimeout(
-                        f"the request took longer than its timeout of {timeout_s:g} s"
-                    )
+            async with _in_time(place.deadline):
+                files = await self._media.fetch(refs, place.served.server, receive, ended)
+                kept.callback(remove, files)
+                if heard is not None:
+                    audio = {
+                        index: told("audio", files[index])
+                        for index, ref in enumerate(refs)
+                        if ref.kind == "audio"
+                    }
+                    work = self._transcribe(audio, heard, decoded, texts)
+                    await unless_ended(work, receive, ended, None)
             kept.pop_all()
         return Gathered(refs, files, texts)
 
@@ -139,6 +141,18 @@ def _cancellable(scope: Scope) -> Iterator[asyncio.Future[GatewayError]]:
         yield ended
     finally:
         cancellable(scope, None)
+
+
+@contextlib.asynccontextmanager
+async def _in_time(deadline: Deadline) -> AsyncIterator[None]:
+    """What is done within it ends at the deadline. Raises `RequestTimeout`."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout_at(deadline.at if deadline.timeout_s else None):
+            yield
+    except TimeoutError:
+        deadline.check(loop.time())
+        raise
 
 
 def _end(ended: asyncio.Future[GatewayError], error: GatewayError) -> None:

@@ -27,6 +27,7 @@ class Logs:
         self._tasks = tasks
         self._book = book
         self._streams: set[Subscription] = set()
+        self._closed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         query = query_of(scope)
@@ -41,6 +42,8 @@ class Logs:
                 retry_after_s=RETRY_S,
             )
         subscription = Subscription(None)
+        if self._closed:
+            subscription.end()
         stop = self._book.follow(wanted, lambda line: subscription.put(_frame(line)))
         self._streams.add(subscription)
         try:
@@ -52,7 +55,8 @@ class Logs:
             self._streams.discard(subscription)
 
     def close(self) -> None:
-        """Streams end with what is queued."""
+        """Streams end with what is queued, and so does every later one."""
+        self._closed = True
         for subscription in self._streams:
             subscription.end()
 

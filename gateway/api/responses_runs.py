@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from gateway.api.exchange import Answer
+from gateway.api.answer import Answer
 from gateway.api.responses_encode import EventEncoder, Json, ResponsesDecoded, gone
 from gateway.api.responses_store import Log
 from gateway.api.sse import EventStream

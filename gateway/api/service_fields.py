@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from gateway.errors import InvalidRequest
 from gateway.residency import Priority
-from gateway.supervisor.supervisor import Wish
+from gateway.supervisor.setup import Wish
 
 MAX_SECONDS = 31_536_000
 

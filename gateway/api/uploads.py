@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from gateway.api.body import READ_TIMEOUT_S
+from gateway.api.body import READ_TIMEOUT_S, content_length
 from gateway.api.forms import FILE, FormParser, boundary_of
 from gateway.errors import BodyTooLarge, ClientGone, InvalidRequest, QueueFull, Unavailable
 from gateway.registry.schema import Server
@@ -57,7 +57,7 @@ class Uploads:
         """
         scope["state"]["unread"] = True
         cap = server.max_upload_mb * 2**20
-        if int(header(scope, b"content-length") or 0) > cap:
+        if (content_length(scope) or 0) > cap:
             raise _too_large(cap)
         parser = FormParser(boundary_of(header(scope, b"content-type")))
         if self._folder is None:
@@ -162,11 +162,16 @@ class Spool:
     def discard(self) -> None:
         """Removes it; a thread cannot be cancelled, so what it still writes goes first."""
         if self._writing is not None and not self._writing.done():
-            self._writing.add_done_callback(lambda _: self.discard())
+            self._writing.add_done_callback(self._discard_after)
             return
         self._close()
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
+
+    def _discard_after(self, writing: asyncio.Future[None]) -> None:
+        if not writing.cancelled():
+            writing.exception()  # nobody else asks, and what was written goes anyway
+        self.discard()
 
     def _write(self, data: bytes) -> None:
         if self._descriptor is None:

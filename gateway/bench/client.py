@@ -59,10 +59,15 @@ class Sample:
 
 
 class Client:
-    """Connections to one server, for use in `async with`. `timeout_s` 0 is none."""
+    """Connections to one server, for use in `async with`. `timeout_s` 0 is none.
+
+    Raises `ValueError` for what is no address.
+    """
 
     def __init__(self, url: str, key: str | None = None, timeout_s: float = 300.0) -> None:
-        parts = urlsplit(url)
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https"):
+            raise ValueError(f"{url!r} is no address of a server; it begins with http://")
         self._base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
         self._timeout = {"connect": 10.0, "read": timeout_s or None, "write": 60.0, "pool": None}
         bearer = (("authorization", f"Bearer {key}"),) if key else ()
@@ -105,8 +110,17 @@ class Client:
             raise Unreachable(f"nothing answers at {self._base}: {error}") from error
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
             sample.error = type(error).__name__
+        except msgspec.DecodeError:
+            sample.error = "malformed"
         sample.duration_s = time.monotonic() - began
         return sample
+
+    async def sample(self, body: Mapping[str, Any]) -> Sample:
+        """As `chat`, and a server that has gone is a failure like any other."""
+        try:
+            return await self.chat(body)
+        except Unreachable:
+            return Sample(error="unreachable")
 
     async def _whole(self, method: str, path: str) -> tuple[int, bytes]:
         timeout = {**self._timeout, "read": 60.0}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.bench.client import Client, Sample
+from gateway.bench.client import Client, Sample, Unreachable
 from gateway.bench.scrape import Scrape, difference, scrape
 from gateway.bench.stats import Summary, summary
 from gateway.bench.workload import Case, Checks, Workload
@@ -42,7 +42,7 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a workload is run; `clear_cache` None leaves it to the workload."""
+    """How a workload is run; `cache_policy` None leaves it to the workload."""
 
     model: str
     repetitions: int = 3
@@ -77,7 +77,10 @@ async def run(
     progress: Callable[[str], None],
     results: list[CaseResult],
 ) -> None:
-    """Appends each case's result to `results` as soon as it is there. Raises `Unreachable`."""
+    """Appends each case's result to `results` as soon as it is there.
+
+    A server that goes away fails the cases that are left; what was seen before it stays.
+    """
     policy = how.cache_policy or workload.cache_policy
     if policy == "before-run":
         await _clear(client, progress)
@@ -88,7 +91,7 @@ async def run(
         before = await scrape(client) if how.metrics else Scrape()
         began = time.monotonic()
         samples = [
-            await client.chat({**case.body, "model": how.model}) for _ in range(how.repetitions)
+            await client.sample({**case.body, "model": how.model}) for _ in range(how.repetitions)
         ]
         figures = summary(samples, time.monotonic() - began)
         after = await scrape(client) if how.metrics else Scrape()
@@ -97,7 +100,11 @@ async def run(
 
 
 async def _clear(client: Client, progress: Callable[[str], None]) -> None:
-    status, _ = await client.delete("/v1/cache")
+    try:
+        status, _ = await client.delete("/v1/cache")
+    except Unreachable as error:
+        progress(f"the cache was not cleared: {error}")
+        return
     if status >= 300:
         progress(f"the cache was not cleared: DELETE /v1/cache answers {status}")
 

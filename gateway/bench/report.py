@@ -155,7 +155,7 @@ def _cell(value: Any) -> str:
 def as_json(
     source: Provenance, points: Sequence[Point], name: str, results: Sequence[CaseResult]
 ) -> str:
-    """Everything that was seen, every sample with it but for the texts."""
+    """Everything that was seen; of a workload every answer, with its text."""
     document = {
         "schema": SCHEMA,
         "source": asdict(source),

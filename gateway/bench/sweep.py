@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.bench.client import Client, Sample, Unreachable
+from gateway.bench.client import Client, Sample
 from gateway.bench.prompts import prompt
 from gateway.bench.scrape import Scrape, difference, scrape
 from gateway.bench.stats import Summary, summary
@@ -73,10 +73,7 @@ async def together(client: Client, bodies: Sequence[dict[str, Any]], streams: in
 
     async def stream() -> None:
         for number, body in waiting:
-            try:
-                samples[number] = await client.chat(body)
-            except Unreachable:
-                samples[number] = Sample(error="unreachable")
+            samples[number] = await client.sample(body)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(streams, len(bodies))):

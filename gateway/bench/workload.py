@@ -182,6 +182,9 @@ class _Reader:
         self, given: Mapping[str, Any], key: str, place: str
     ) -> tuple[re.Pattern[str], ...]:
         listed = given.get(key) or []
+        if not isinstance(listed, str | list):
+            self._problems.append(f"{place}.{key}: {listed!r} is no pattern and no list of them")
+            return ()
         patterns = []
         for text in [listed] if isinstance(listed, str) else listed:
             if not text:  # an empty pattern would match everything

@@ -104,13 +104,16 @@ def key(environ: Mapping[str, str]) -> str | None:
 
 
 class Gateway:
-    """Requests to one gateway, each over a connection of its own."""
+    """Requests to one gateway, each over a connection of its own. Raises `CliError`."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            self._port = parts.port
+        except ValueError as error:
+            raise CliError(f"{url!r} is no address of a gateway: {error}", exits.USAGE) from error
         self.url = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.hostname or "127.0.0.1"
-        self._port = parts.port
         self._tls = parts.scheme == "https"
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
 
@@ -121,7 +124,10 @@ class Gateway:
     def ask(self, method: str, path: str, body: Any = None, timeout_s: float = TIMEOUT_S) -> Any:
         """The JSON that answers, whatever its success status. Raises `CliError`."""
         with self._open(method, path, body, timeout_s) as response:
-            text = response.read()
+            try:
+                text = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                raise CliError(f"the gateway has gone: {error}", exits.UNREACHABLE) from error
         try:
             return json.loads(text) if text else None
         except ValueError as error:
@@ -173,7 +179,7 @@ def _refused(response: http.client.HTTPResponse) -> CliError:
     try:
         error = json.loads(response.read())["error"]
         message = f"{error['message']} ({error.get('code') or response.status})"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         message = f"the gateway answers {response.status}"
     if response.status == 401:
         message += "; give a key in MLX_GATEWAY_KEY"

@@ -14,8 +14,7 @@ NAMES_S = 0.3
 _BASH = """\
 _mlx_gateway() {
     local IFS=$'\\n'
-    COMPREPLY=($(compgen -W "$(mlx-gateway completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" \
-2>/dev/null)" -- "${COMP_WORDS[COMP_CWORD]}"))
+    COMPREPLY=($(mlx-gateway completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
 }
 complete -o default -F _mlx_gateway mlx-gateway
 """

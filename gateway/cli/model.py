@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from gateway.cli import model_register
+from gateway.cli import (
+    model_acquire,
+    model_convert,
+    model_inspect,
+    model_qualify,
+    model_register,
+)
 
-ACTIONS = (model_register,)
+ACTIONS = (model_inspect, model_acquire, model_convert, model_register, model_qualify)
 
 
 def add_parser(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

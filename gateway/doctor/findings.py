@@ -22,8 +22,8 @@ class Surroundings:
     """What there is. Sizes in bytes; `disks` is what is free by folder.
 
     `url` is of a gateway that runs here and `answers` whether it does. `port_owner` is who else
-    listens on the port that the registry names. `stale_service` is why the installed service file
-    is out of date.
+    listens on the port that the registry names, `address_refused` why the system lets nobody listen
+    there. `stale_service` is why the installed service file is out of date.
     """
 
     platform: str
@@ -42,6 +42,7 @@ class Surroundings:
     available_bytes: int
     disks: tuple[tuple[Path, int], ...]
     stale_service: str | None
+    address_refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,15 @@ def _port(seen: Surroundings) -> Iterator[Finding]:
             f"port {seen.port} is taken by {seen.port_owner}",
             "the gateway cannot listen on it",
             "stop that program, or choose another with server.port or --port",
+        )
+    if seen.address_refused is not None:
+        yield Finding(
+            "address-refused",
+            "error",
+            f"the system lets nobody listen on the registry's host and port {seen.port}: "
+            f"{seen.address_refused}",
+            "the gateway cannot start",
+            "name an address of this machine in server.host, and a port from 1024 in server.port",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import resource
 import shutil
@@ -53,18 +54,32 @@ def look(
         available_bytes=SystemProbe().available_bytes(),
         disks=_disks(where),
         stale_service=_stale(path, where, environ, server),
+        address_refused=None if status is not None else refusal(server.host, server.port),
     )
 
 
 def owner(host: str, port: int) -> str | None:
-    """Who listens on a port that we could not have; None where it is free."""
+    """Who listens on a port that we could not have; None where nobody does."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
-            return listener_of(port) or "another program"
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return listener_of(port) or "another program"
+    return None
+
+
+def refusal(host: str, port: int) -> str | None:
+    """Why the system lets nobody like us listen there; None where it does."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                return error.strerror or str(error)
     return None
 
 

@@ -18,6 +18,7 @@ from typing import IO
 from gateway.logs.lines import Formatter
 
 MAX_WAITING = 8_192
+MOST_OPEN = 32
 CLOSE_S = 5.0
 MODE = 0o600
 
@@ -86,6 +87,8 @@ class LogFiles:
             _put_aside(path, rotation.keep)
             file = None
         if file is None:
+            if len(self._open) >= MOST_OPEN:  # whichever has been open for longest
+                self._forget(next(iter(self._open)))
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             stream = open(path, "ab", buffering=0, opener=_private)  # noqa: SIM115  kept open
             file = self._open[path] = _Open(stream, stream.tell())
@@ -109,7 +112,10 @@ class FileHandler(logging.Handler):
         self.setFormatter(formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._files.write(self._path, GATEWAY, self.format(record))
+        try:
+            self._files.write(self._path, GATEWAY, self.format(record))
+        except Exception:  # noqa: BLE001  a line that cannot be told must not end its cause
+            self.handleError(record)
 
 
 def engine_file(folder: Path, model: str) -> Path:

@@ -39,7 +39,8 @@ def line_of(record: logging.LogRecord) -> Line:
         at=round(record.created, 3),
         level=record.levelname,
         source=record.name,
-        line=cut(text),
+        # A name of a file can hold bytes that are no text, which JSON cannot tell.
+        line=cut(text.encode("utf-8", "replace").decode()),
         model=fields.get("model") or None,
         fields=fields,
     )

@@ -108,11 +108,14 @@ class BookHandler(logging.Handler):
         self._thread = threading.get_ident()
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = line_of(record)
-        if threading.get_ident() == self._thread:
-            self._book.add(line)
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._book.add, line)
+        try:
+            line = line_of(record)
+            if threading.get_ident() == self._thread:
+                self._book.add(line)
+            elif not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._book.add, line)
+        except Exception:  # noqa: BLE001  a line that cannot be told must not end its cause
+            self.handleError(record)
 
 
 def shown(lines: Iterable[Line]) -> list[Line]:

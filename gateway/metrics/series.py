@@ -200,24 +200,24 @@ class Metrics:
             families += [*shown, *process.own_families()]
         return generate_latest(_Page(families))
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        counter = Counter(PREFIX + name, text, labels, registry=self.registry)
+    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
+        counter = Counter(PREFIX + name, help_, labels, registry=self.registry)
         if "model" in labels:
             self._by_model.append(counter)
         return counter
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        gauge = Gauge(PREFIX + name, text, labels, registry=self.registry)
+    def _gauge(self, name: str, help_: str, *labels: str) -> Gauge:
+        gauge = Gauge(PREFIX + name, help_, labels, registry=self.registry)
         if "model" in labels:
             self._by_model.append(gauge)
         return gauge
 
     def _histogram(
-        self, name: str, text: str, bounds: tuple[float, ...], *labels: str
+        self, name: str, help_: str, bounds: tuple[float, ...], *labels: str
     ) -> Histogram:
         """Of models alone, unless `labels` says more."""
         histogram = Histogram(
-            PREFIX + name, text, labels or ("model",), registry=self.registry, buckets=bounds
+            PREFIX + name, help_, labels or ("model",), registry=self.registry, buckets=bounds
         )
         self._by_model.append(histogram)
         return histogram

@@ -1,1 +1,1 @@
-"""Models as files: what a folder or a repository holds, and the process that fetches and converts."""
+"""Models as files: what one is made of, and the process that fetches and converts them."""

@@ -20,9 +20,11 @@ from engines import wire
 from gateway.supervisor.process import engine_environment, interpreter
 
 SILENCE_S = 120.0
-"""It says every few seconds that it lives; one that says nothing for so long is stuck."""
+"""It says every second that it lives; one that says nothing for so long is stuck."""
 
 END_S = 10.0
+KILL_WAIT_S = 30.0
+DRAIN_S = 1.0
 STDERR_BYTES = 16 * 1024
 _READ_BYTES = 64 * 1024
 
@@ -89,7 +91,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(END_S)
+        process.wait(KILL_WAIT_S)
     finally:
         if process.stderr is not None:
             process.stderr.close()
@@ -118,14 +120,18 @@ class _Watch:
                         self._read_stderr(selector)
                         continue
                     heard_at = time.monotonic()
-                    if (result := self._read()) is not None:
+                    if (result := self._read(selector)) is not None:
                         return result
         raise TaskFailed(f"the tool process has said nothing for {SILENCE_S:g} s and was ended")
 
-    def _read(self) -> dict[str, Any] | None:
-        data = self._sock.recv(_READ_BYTES)
+    def _read(self, selector: selectors.BaseSelector) -> dict[str, Any] | None:
+        try:
+            data = self._sock.recv(_READ_BYTES)
+        except ConnectionError:  # it ended before it had read its task
+            data = b""
         if not data:
-            raise TaskFailed(self._death())
+            selector.unregister(self._sock)
+            raise TaskFailed(self._death(selector))
         try:
             messages = self._decoder.feed(data)
         except wire.WireError as error:
@@ -140,15 +146,19 @@ class _Watch:
                     raise TaskFailed(text, code)
         return None
 
-    def _read_stderr(self, selector: selectors.BaseSelector) -> None:
+    def _read_stderr(self, selector: selectors.BaseSelector) -> bool:
+        """Whether there may be more."""
         assert self._process.stderr is not None
         chunk = os.read(self._process.stderr.fileno(), _READ_BYTES)
         self._said = (self._said + chunk)[-STDERR_BYTES:]
         if not chunk:
             selector.unregister(self._process.stderr)
+        return bool(chunk)
 
-    def _death(self) -> str:
+    def _death(self, selector: selectors.BaseSelector) -> str:
         """How it ended without a word, and its last one on stderr."""
+        while selector.get_map() and selector.select(DRAIN_S) and self._read_stderr(selector):
+            pass
         try:
             code = self._process.wait(END_S)
         except subprocess.TimeoutExpired:

@@ -12,6 +12,7 @@ from gateway.modeltools.listing import Listing
 from gateway.registry.find import Model
 from gateway.registry.limits import limits
 from gateway.registry.schema import Entry, Kind
+from gateway.registry.sizes import Size
 from gateway.registry.units import format_size
 
 Format = Literal["MLX", "safetensors", "npz", "GGUF", "PyTorch", "none"]
@@ -52,8 +53,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def report(listing: Listing, machine: Machine) -> Report:
     size = listing.size
-    model = Model(entry=Entry(name="it", kind=size.kind if size else "text"), size=size)
-    needs = limits(model, machine.budget_bytes).charge_bytes if size else None
+    needs = None if size is None else _needs(size, listing, machine)
     return Report(
         place=listing.place,
         format=format_of(listing),
@@ -73,6 +73,14 @@ def report(listing: Listing, machine: Machine) -> Report:
         origin=listing.origin,
         warnings=tuple(_warnings(listing, machine, needs)),
     )
+
+
+def _needs(size: Size, listing: Listing, machine: Machine) -> int:
+    """As a registry's entry without settings would be charged."""
+    if not machine.gpu and (half := listing.types.get("F16", 0)):
+        size = msgspec.structs.replace(size, weights_bytes=size.weights_bytes + half)
+    model = Model(entry=Entry(name="it", kind=size.kind), size=size)
+    return limits(model, machine.budget_bytes).charge_bytes
 
 
 def format_of(listing: Listing) -> Format:
@@ -141,7 +149,7 @@ def _of_model(listing: Listing, machine: Machine) -> Iterator[str]:
     if "auto_map" in listing.config:
         yield "it names code of its own; where MLX has none for it, it needs trust_remote_code"
     if not machine.gpu and listing.types.get("F16", 0) > sum(listing.types.values()) // 2:
-        yield "float16 is very slow without a GPU: convert it with --dtype float32"
+        yield "float16 becomes float32 on a CPU, which takes twice the memory"
     if "quantization_config" in listing.config and "quantization" not in listing.config:
         method = quantisation_of(listing.config)
         yield f"it is quantised by {method}, which MLX reads for some models only"

@@ -22,12 +22,14 @@ from gateway.registry.kinds import (
 from gateway.registry.sizes import MAX_CONFIG_BYTES, MAX_HEADER_BYTES, Size, SizeError, measure
 
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_WIDTHS = {**_FLOATS, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "I16": 2, "U16": 2}
+"""Bytes of one value; every other type takes one."""
 MAX_FILES = 100_000
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
-    """`types` counts bytes, or parameters, by the type of the weights, as far as it is known.
+    """`types` counts bytes by the type of the weights, as far as it is known.
 
     `size` is None where no engine could load it, which `problem` explains. `library` is what the
     weights name as their format ("mlx", "pt"). `origin` is the manifest of what was fetched or
@@ -56,7 +58,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 def of_folder(folder: Path) -> Listing:
     """Reads file headers and small JSON files only. Raises `OSError` where there is no folder."""
-    files = []
+    files: list[tuple[str, int]] = []
     for path in sorted(folder.rglob("*")):
         if path.is_file() and len(files) < MAX_FILES:
             files.append((path.relative_to(folder).as_posix(), path.stat().st_size))
@@ -86,7 +88,8 @@ def of_folder(folder: Path) -> Listing:
 def of_hub(found: Mapping[str, Any]) -> Listing:
     """From the result of a `LookUp`."""
     files = tuple((str(name), int(size)) for name, size in found["files"])
-    config, types = dict(found["config"]), dict(found["types"])
+    config = dict(found["config"])
+    types = {name: count * _WIDTHS.get(name, 1) for name, count in found["types"].items()}
     names = {name for name, _ in files}
     weights = [size for name, size in files if name.endswith(".safetensors")]
     problem = None if weights and config else "no config.json" if weights else "no *.safetensors"
@@ -114,9 +117,9 @@ def of_hub(found: Mapping[str, Any]) -> Listing:
 
 def _size(config: dict[str, Any], kind: Any, weights: int, types: Mapping[str, int]) -> Size:
     """As `measure`, from the sizes of files: their headers count too, which is next to nothing."""
-    floats = {name: count for name, count in types.items() if name in _BYTES}
+    floats = {name: count for name, count in types.items() if name in _FLOATS}
     most = max(floats, key=lambda name: floats[name]) if floats else ""
-    dtype_bytes = _BYTES.get(most) or dtype_bytes_of(config) or 2
+    dtype_bytes = _FLOATS.get(most) or dtype_bytes_of(config) or 2
     generates = kind in ("text", "vision")
     return Size(
         weights_bytes=weights,
@@ -154,9 +157,9 @@ def _header(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _range(tensor: Mapping[str, Any]) -> tuple[int, int]:
-    match tensor.get("data_offsets"):
-        case [int(begin), int(end)]:
-            return begin, end
+    offsets = tensor.get("data_offsets")
+    if isinstance(offsets, list) and len(offsets) == 2 and all(type(at) is int for at in offsets):
+        return offsets[0], offsets[1]
     return 0, 0
 
 

@@ -12,9 +12,6 @@ import msgspec
 from engines import wire
 
 CONVERTED: tuple[wire.ToolKind, ...] = ("text", "vision")
-MODES = ("affine", "mxfp4", "nvfp4", "mxfp8")
-DTYPES = ("float16", "bfloat16", "float32")
-PREDICATES = ("mixed_2_6", "mixed_3_4", "mixed_3_6", "mixed_4_6")
 
 
 def mistake(recipe: wire.Recipe) -> str | None:

@@ -20,7 +20,7 @@ from gateway.registry.schema import ApiKey, Right
 from gateway.residency import Priority
 from gateway.router import Router
 from gateway.server import Scope
-from gateway.supervisor.supervisor import Wish
+from gateway.supervisor.setup import Wish
 
 MAX_CANDIDATES = 4
 """Headers of one request that are looked at: clients send two at most."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.service.description import LABEL, OPEN_FILES, OUTPUT, THROTTLE_S, UMASK, Service
-from gateway.service.steps import Folder, Remove, Run, Step, Write
+from gateway.service.steps import Folder, Gone, Remove, Run, Step, Write
 from gateway.service.system import Status
 
 REQUIRED: dict[str, type] = {
@@ -31,6 +31,9 @@ REQUIRED: dict[str, type] = {
     "ProcessType": str,
     "Umask": int,
 }
+
+LEAVE_S = 180.0
+"""A gateway that drains takes its time; launchd kills it after `ExitTimeOut`."""
 
 _PID = re.compile(r"^\s*pid = (\d+)$", re.MULTILINE)
 _EXIT = re.compile(r"^\s*last exit code = (\d+)", re.MULTILINE)
@@ -106,7 +109,7 @@ class Launchd:
             return ()
         steps: list[Step] = [Folder(service.logs)]
         if status.loaded:
-            steps.append(Run(("launchctl", "bootout", self._target), undo=self._bootstrap))
+            steps += self._leave
         if current != content:
             steps.append(Write(self.path, content))
         # A service that was disabled once cannot be bootstrapped.
@@ -117,7 +120,7 @@ class Launchd:
     def uninstall(self, status: Status) -> Sequence[Step]:
         steps: list[Step] = []
         if status.loaded:
-            steps.append(Run(("launchctl", "bootout", self._target), undo=self._bootstrap))
+            steps += self._leave
         if status.file:
             steps.append(Remove(self.path))
         return steps
@@ -127,10 +130,19 @@ class Launchd:
         return [Run(self._bootstrap, may_fail=True), Run(("launchctl", "kickstart", self._target))]
 
     def stop(self) -> Sequence[Step]:
-        return [Run(("launchctl", "bootout", self._target))]
+        return self._leave
 
     def restart(self) -> Sequence[Step]:
         return [Run(("launchctl", "kickstart", "-k", self._target))]
+
+    @property
+    def _leave(self) -> list[Step]:
+        """`bootout` may say that it is in progress, and a bootstrap before its end fails."""
+        bootout = ("launchctl", "bootout", self._target)
+        return [
+            Run(bootout, undo=self._bootstrap, may_fail=True),
+            Gone(self.question, LEAVE_S),
+        ]
 
     @property
     def _bootstrap(self) -> tuple[str, ...]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 COMMAND_S = 60.0
+POLL_S = 0.2
 FILE_MODE = 0o644
 FOLDER_MODE = 0o700
 
@@ -43,7 +45,22 @@ class Run:
     may_fail: bool = False
 
 
-Step = Write | Remove | Folder | Run
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Waits until the command fails, because what it asks for is not there any more."""
+
+    argv: tuple[str, ...]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class IfFails:
+    """Does nothing; `argv` runs when a later step fails, once that is undone."""
+
+    argv: tuple[str, ...]
+
+
+Step = Write | Remove | Folder | Run | Gone | IfFails
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,8 @@ def run_command(argv: Sequence[str]) -> Said:
         )
     except FileNotFoundError:
         return Said(127, f"{argv[0]}: there is no such program")
+    except OSError as error:
+        return Said(126, f"{argv[0]} cannot be run: {error.strerror or error}")
     except subprocess.TimeoutExpired:
         return Said(124, f"{argv[0]} took longer than {COMMAND_S:g} s")
     return Said(done.returncode, done.stdout.strip())
@@ -94,6 +113,10 @@ def carry_out(steps: Sequence[Step], run: Runner) -> None:
                     _run(step, run)
                     if step.undo:
                         undo.callback(run, step.undo)
+                case Gone():
+                    _wait(step, run)
+                case IfFails(argv):
+                    undo.callback(run, argv)
         undo.pop_all()
 
 
@@ -110,6 +133,10 @@ def told(steps: Sequence[Step]) -> list[str]:
                 lines.append(f"remove {path}")
             case Run(argv):
                 lines.append("run " + " ".join(argv))
+            case Gone():
+                lines.append("wait until it has ended")
+            case IfFails():
+                pass  # nothing of it is seen where all goes well
     return lines
 
 
@@ -121,6 +148,17 @@ def _run(step: Run, run: Runner) -> None:
             f"`{command}` failed with {said.code}: {said.text or 'it said nothing'}; "
             "everything is as it was before"
         )
+
+
+def _wait(step: Gone, run: Runner) -> None:
+    until = time.monotonic() + step.timeout_s
+    while run(step.argv).code == 0:
+        if time.monotonic() >= until:
+            raise ServiceError(
+                f"the service has not ended within {step.timeout_s:g} s; look into its log, and "
+                "try again"
+            )
+        time.sleep(POLL_S)
 
 
 def _make(path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.service.description import OPEN_FILES, OUTPUT, THROTTLE_S, UMASK, UNIT, Service
-from gateway.service.steps import Folder, Remove, Run, Step, Write
+from gateway.service.steps import Folder, IfFails, Remove, Run, Step, Write
 from gateway.service.system import Status
 
 EXIT_CONFIG = 78
@@ -75,10 +75,16 @@ class Systemd:
         if current == content and status.loaded and status.pid is not None:
             return ()
         steps: list[Step] = [Folder(service.logs)]
+        disable: tuple[str, ...] = self._ctl("disable", UNIT)
+        if current is not None:  # the old file has to be read again, and its service to run
+            if status.pid is not None:
+                steps.append(IfFails(self._ctl("restart", UNIT)))
+            steps.append(IfFails(self._ctl("daemon-reload")))
+            disable = ()
         if current != content:
             steps.append(Write(self.path, content))
         steps.append(Run(self._ctl("daemon-reload")))
-        steps.append(Run(self._ctl("enable", UNIT), undo=self._ctl("disable", UNIT)))
+        steps.append(Run(self._ctl("enable", UNIT), undo=disable))
         steps.append(Run(self._ctl("restart", UNIT)))
         return steps
 

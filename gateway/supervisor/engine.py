@@ -110,9 +110,12 @@ class EngineLife:
 
     def send(self, message: wire.ToEngine) -> None:
         """Sends a message; what cannot be sent, because the engine is going, is dropped."""
-        if isinstance(message, wire.SetLimits) and not self._load_sent:
+        if isinstance(message, wire.SetLimits):
+            # Also for a process that begins the load anew, where a spare does not take it.
             self._load = wire.Load(self._load.spec, message.limits)
-        elif self._started is not None:
+            if not self._load_sent:
+                return
+        if self._started is not None:
             self._started.link.send(message)
 
     def serve(self, frame: bytes) -> None:

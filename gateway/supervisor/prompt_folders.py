@@ -55,7 +55,11 @@ def disk_cache(root: Path | None, model: Model) -> wire.DiskCache | None:
 
 def count(folder: Path | None) -> Files:
     """What is there."""
-    sizes = [found.stat().st_size for found in _files(folder) if found.name.endswith(SUFFIX)]
+    sizes = []
+    for found in _files(folder):
+        if found.name.endswith(SUFFIX):
+            with contextlib.suppress(FileNotFoundError):
+                sizes.append(found.stat().st_size)
     return Files(len(sizes), sum(sizes))
 
 

@@ -14,16 +14,13 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import assert_never
 
 from engines import wire
 from gateway import errors
 from gateway.errors import Refusal
-from gateway.registry.find import Model
-from gateway.registry.limits import limits
 from gateway.registry.remembered import Remembered
 from gateway.residency import (
     CancelLeases,
@@ -32,8 +29,6 @@ from gateway.residency import (
     Explanation,
     Forgotten,
     Grant,
-    Policy,
-    Priority,
     RegistryDiff,
     Reject,
     Request,
@@ -47,47 +42,19 @@ from gateway.residency import (
     Transition,
     Waiting,
 )
-from gateway.supervisor.call import Call, ClientLeft, Granted
+from gateway.supervisor.call import Call, ClientLeft
+from gateway.supervisor.carry_out import Doer
 from gateway.supervisor.probe import Probe
-from gateway.supervisor.prompt_folders import disk_cache, folder_of
+from gateway.supervisor.prompt_folders import folder_of
+from gateway.supervisor.setup import PLAIN, Setup, Wish, terms_of, warmed_by
 from gateway.supervisor.slot import Observer, Slot, Terms, model_spec
 from gateway.supervisor.standby import Standby
 from gateway.supervisor.tasks import Tasks
 from gateway.supervisor.tokenizers import ANSWER_S, Tokenizers, about, readable, within_entry
 from gateway.supervisor.turns import TurnDesk, TurnsView
 from gateway.supervisor.warm import Warmer
-from gateway.supervisor.watch import Patience
 
 log = logging.getLogger("gateway.supervisor")
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a registry asks of the supervisor: its models and the rules between them."""
-
-    models: tuple[Model, ...]
-    policy: Policy
-    patience: Patience
-    standby: int = 0
-    prefill_slots: int = 1
-    prompts: Path | None = None
-    """The folder of what models keep of prompts on disk."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a request asks of residency beside its model; see `residency.Request`.
-
-    `granted` goes before the model's own priority; `priority` can only lower either.
-    """
-
-    priority: Priority | None = None
-    keep_alive_s: float | None = None
-    may_evict: bool = True
-    granted: Priority | None = None
-
-
-PLAIN = Wish()
 
 
 class Supervisor:
@@ -99,11 +66,10 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._probe = probe
         self._sizes = sizes
-        self._tasks = tasks
         self._observer = observer
         self._setup = setup
         self._slots: dict[str, Slot] = {}
-        for terms in self._all_terms(setup):
+        for terms in terms_of(setup, self._sizes):
             self._slots[terms.model.entry.name] = Slot(terms, probe, self, observer)
         specs = [model_spec(slot.terms) for slot in self._slots.values()]
         self._scheduler = Scheduler(setup.policy, specs)
@@ -117,7 +83,8 @@ class Supervisor:
         self._quiet = asyncio.Event()
         self._moved = False
         self._turns = TurnDesk(setup.prefill_slots, self._grant_turn)
-        self._standby = Standby(tasks, observer, self._settle_standby)
+        self._standby = Standby(tasks, observer, self.settle_standby)
+        self._doer = Doer(self._waiting, self._slots, self._standby, tasks, observer, self)
         self._tokenizers = Tokenizers(tasks, observer)
         self._warmer = Warmer(tasks, self.ask_engine)
 
@@ -161,11 +128,13 @@ class Supervisor:
         """Asks something small of a model's tokenizer, by id and folder: its engine if it is ready.
 
         Takes no lease, loads nothing, and is no use of the model. Raises `Draining`,
-        `BodyTooLarge`, `ModelUnavailable`, and what became of the question.
+        `BodyTooLarge`, `ModelNotFound`, `ModelUnavailable`, and what became of the question.
         """
         if self._draining is not None:
             raise self._draining.error()
-        slot = self._slots[model]
+        slot = self._slots.get(model)
+        if slot is None:  # removed while the question came in
+            raise errors.ModelNotFound(f"there is no model {model!r} any more", param="model")
         question = about(slot.model, next(self._ids), make)
         if slot.ready is not None:
             try:
@@ -182,19 +151,20 @@ class Supervisor:
 
         As `ask`, it is no use of the model. Raises `BodyTooLarge` and `QueueFull`.
         """
-        slot = self._slots[model]
-        if slot.ready is None:
+        slot = self._slots.get(model)
+        if slot is None or slot.ready is None:
             return None
         return slot.ask(readable(make(next(self._ids), "")))
 
     def warm(self, model: str) -> bool:
         """Has a ready model's warm prompts taken in; False when there is nothing to do."""
-        slot = self._slots[model]
-        return slot.ready is not None and self._warmer.schedule(slot.model)
+        slot = self._slots.get(model)
+        return slot is not None and slot.ready is not None and self._warmer.schedule(slot.model)
 
     def prompt_folder(self, model: str) -> Path | None:
-        """Where what it keeps of prompts on disk would be."""
-        return folder_of(self._setup.prompts, self._slots[model].model)
+        """Where what it keeps of prompts on disk would be; None too once it is removed."""
+        slot = self._slots.get(model)
+        return None if slot is None else folder_of(self._setup.prompts, slot.model)
 
     def close(self, call: Call) -> None:
         """Ends a call on the client's behalf; for one that is over it does nothing."""
@@ -242,14 +212,14 @@ class Supervisor:
             entry = model.entry
             if entry.preload and entry.of is None and entry.name not in settled:
                 self._request_load(entry.name, evict=False)
-        self._settle_standby()
+        self.settle_standby()
 
     def reload(self, setup: Setup, restarted: frozenset[str]) -> None:
         """Takes over a new registry in one step; `restarted` names what needs a new process."""
         settled = self._preloaded()
         self._setup = setup
         specs = []
-        for terms in self._all_terms(setup):
+        for terms in terms_of(setup, self._sizes):
             name = terms.model.entry.name
             specs.append(model_spec(terms))
             if name in self._slots:
@@ -262,23 +232,15 @@ class Supervisor:
         self.preload(settled)
 
     def _configure(self, slot: Slot, terms: Terms, *, restart: bool) -> None:
-        before = _warmed_by(slot.model)
+        before = warmed_by(slot.model)
         slot.configure(terms, restart=restart)
-        if _warmed_by(slot.model) != before:
+        if warmed_by(slot.model) != before:
             self.warm(slot.name)
 
     def _preloaded(self) -> set[str]:
         """Entries with `preload` that have been loaded since they are there."""
         names = (m.entry.name for m in self._setup.models if m.entry.preload and not m.entry.of)
         return {name for name in names if self._slots[name].loads}
-
-    def _all_terms(self, setup: Setup) -> Iterator[Terms]:
-        for model in setup.models:
-            if model.entry.of is None:  # a variant is served by its base
-                known = self._sizes.get(model)
-                reservation = limits(model, setup.policy.budget_bytes, known)
-                load_s, disk = known.load_s if known else None, disk_cache(setup.prompts, model)
-                yield Terms(model, reservation, setup.patience, load_s, disk)
 
     def load(self, name: str) -> None:
         """As an operator asks; what becomes of it is in the snapshot."""
@@ -315,7 +277,7 @@ class Supervisor:
     def look_at_memory(self) -> None:
         """Tells the scheduler how the system fares; called every few seconds."""
         self._feed(self._scheduler.on_pressure(self._loop.time(), self._probe.pressure()))
-        self._settle_standby()
+        self.settle_standby()
 
     def drain(self, reason: Refusal) -> None:
         """Refuses new calls from now on; running ones go on."""
@@ -404,6 +366,10 @@ class Supervisor:
         self._feed(self._scheduler.on_released(self._loop.time(), call_id))
         self._quiet.set()
 
+    def on_rejected(self) -> None:
+        """One call less waits."""
+        self._quiet.set()
+
     def on_turn_wanted(self, name: str) -> None:
         self._turns.want(name)
 
@@ -448,9 +414,10 @@ class Supervisor:
             self._look_at_wishes()
         if outermost and self._moved:
             self._moved = False
-            self._settle_standby()
+            self.settle_standby()
 
-    def _settle_standby(self) -> None:
+    def settle_standby(self) -> None:
+        """As many spares as there is room for now; while it drains, or stops, it stays as it is."""
         if not self._stopped and self._draining is None:
             kinds = {name: slot.spare_kind for name, slot in self._slots.items()}
             self._standby.settle(self._setup.standby, self.snapshot(), kinds)
@@ -466,7 +433,7 @@ class Supervisor:
     def _execute(self, effect: Effect) -> None:
         match effect:
             case Grant() | Reject() | Waiting():
-                self._tell_waiter(effect)
+                self._doer.tell_waiter(effect)
             case SetTimer():
                 self._set_timer(effect.at)
             case Transition():
@@ -476,64 +443,9 @@ class Supervisor:
                 del self._slots[effect.model]
                 self._observer.forgotten(effect.model)
             case StartLoad() | CancelLoad() | Stop() | SetLimits() | CancelLeases():
-                self._tell_slot(effect)
+                self._doer.tell_slot(effect)
             case _:
                 assert_never(effect)
-
-    def _tell_waiter(self, effect: Grant | Reject | Waiting) -> None:
-        match effect:
-            case Grant():
-                self._serve(effect)
-            case Reject():
-                call = self._waiting.pop(effect.request_id)
-                call.fail(effect.refusal.error())
-                self._observer.refused(call.model, call.asked, effect)
-                self._quiet.set()
-            case Waiting():
-                self._waiting[effect.request_id].push(effect.phase)
-
-    def _serve(self, grant: Grant) -> None:
-        """Hands a call to its engine; a fault there ends the call, and its lease with it."""
-        call = self._waiting.pop(grant.request_id)
-        call.push(Granted())
-        try:
-            self._slots[grant.model].serve(call)
-        except Exception:  # whatever it was, a client waits for this call
-            log.exception("call %s could not be handed to model %s", call.id, grant.model)
-            self._slots[grant.model].calls.pop(call.id, None)
-            call.fail(errors.InternalError("the gateway could not hand the request to its model"))
-            self.on_released(call.id)
-            return
-        self._observer.granted(grant.model, call.asked, self._loop.time() - call.opened_at)
-
-    def _tell_slot(self, effect: StartLoad | CancelLoad | Stop | SetLimits | CancelLeases) -> None:
-        slot = self._slots[effect.model]
-        match effect:
-            case StartLoad():
-                spare = self._standby.take(slot.spare_kind)
-                self._settle_standby()  # what does not fit beside this load has to go first
-                slot.start(self._tasks, spare, self._standby.leaving)
-            case CancelLoad():
-                slot.stop("its load is no longer wanted")
-            case Stop():
-                slot.stop(effect.reason)
-                self._observer.stopped(effect)
-            case SetLimits():
-                slot.set_prompt_cache(effect.prompt_cache_bytes)
-                if effect.prompt_cache_bytes:  # what was there may have been taken away before
-                    self.warm(effect.model)
-                self._observer.limited(effect)
-            case CancelLeases():
-                self._cancel_leases(effect)
-
-    def _cancel_leases(self, effect: CancelLeases) -> None:
-        slot = self._slots[effect.model]
-        for call_id in effect.request_ids:
-            call = slot.calls.get(call_id)
-            if call is not None:
-                slot.cancel(call_id, effect.reason.message)
-                call.fail(effect.reason.error())
-        self._observer.ended(effect)
 
     def _set_timer(self, at: float | None) -> None:
         if self._timer is not None:
@@ -543,8 +455,3 @@ class Supervisor:
     def _on_timer(self) -> None:
         self._timer = None
         self._feed(self._scheduler.on_tick(self._loop.time()))
-
-
-def _warmed_by(model: Model) -> tuple[object, ...]:
-    """What its warm prompts are made of."""
-    return model.warm, model.entry.chat_template_kwargs

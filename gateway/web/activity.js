@@ -1,7 +1,7 @@
 // What happens, as it happens: the events of the models, and the log.
 
 import { Feed, onKey } from "./api.js";
-import { Keyed, append, at, clock, make, say } from "./dom.js";
+import { Keyed, append, at, bytes, clock, make, many, say, seconds } from "./dom.js";
 import { onChange } from "./store.js";
 
 const MOST = 1000;
@@ -12,15 +12,35 @@ const OMITTED = new Set(["at", "type", "model"]);
 export function showEvent(event) {
   if (event.type === "load_progress") return;
   const { type, model } = event;
+  at("events-none").hidden = true;
   const time = make("time", {}, clock(event.at));
   append(at("events"), make("li", {}, time, make("b", {}, model || "gateway"), told(type, event)), MOST);
 }
 
+const WORDS = {
+  transition: ({ from, to, cause }) => `${from} → ${to}: ${cause}`,
+  loaded: (event) => `loaded in ${seconds(event.seconds)}`,
+  evicted: ({ reason }) => `leaves memory: ${reason}`,
+  refused: ({ message }) => `refused a call: ${message}`,
+  given_up: ({ reason }) => `will not be loaded: ${reason}`,
+  calls_ended: ({ count, message }) => `${many(count, "call")} ended: ${message}`,
+  limits: (event) => `its prompt cache may take ${bytes(event.prompt_cache_bytes)}`,
+  pin: ({ pinned }) => (pinned ? "pinned" : "not pinned any more"),
+  removed: () => "is gone from the registry",
+  engine_exit: ({ pid, how, cause }) => `engine ${pid} ended, ${how}: ${cause}`,
+  stranded: (event) => `${bytes(event.bytes)} of its memory have not come back`,
+  memory: ({ pressure, overcommitted }) => `memory pressure ${pressure}${overcommitted ? `: ${overcommitted}` : ""}`,
+  reload: ({ result, lines }) => `registry ${result}${lines.length ? `: ${lines.join("; ")}` : ""}`,
+  missed: ({ count }) => `${many(count, "event")} were lost on the way`,
+  draining: (event) => `no new requests; running ones have ${seconds(event.seconds)}`,
+  end: () => "the gateway has ended",
+};
+
+/** An event that this page does not know is shown as it is. */
 function told(type, event) {
-  if (type === "transition") return ` ${event.from} → ${event.to}: ${event.cause}`;
+  if (WORDS[type]) return ` ${WORDS[type](event)}`;
   const fields = Object.entries(event).filter(([key, value]) => !OMITTED.has(key) && value !== null);
-  const words = fields.map(([key, value]) => `${key} ${typeof value === "object" ? JSON.stringify(value) : value}`);
-  return ` ${type.replaceAll("_", " ")} ${words.join(", ")}`;
+  return ` ${type} ${fields.map(([key, value]) => `${key} ${JSON.stringify(value)}`).join(", ")}`;
 }
 
 export function tellEvents(words) {
@@ -41,13 +61,14 @@ export function showLogs() {
     append(list, make("li", { "data-level": level }, time, where, ` ${line}`), MOST);
   };
   const path = () => {
-    list.replaceChildren(); // every connection begins with the last lines again
     const model = at("logs-model").value;
     const query = new URLSearchParams({ follow: "1", lines: FIRST_LINES, level: at("logs-level").value });
     if (model) query.set("model", model);
     return `/admin/logs?${query}`;
   };
-  const feed = new Feed(path, take, (words) => say(at("logs-note"), words));
+  // Every connection begins with the last lines again; until there is one the old lines stay.
+  const begin = () => list.replaceChildren();
+  const feed = new Feed(path, take, (words) => say(at("logs-note"), words), begin);
   const look = () => {
     if (looked && !document.hidden && at("logs-follow").checked) feed.start();
     else feed.stop();

@@ -3,8 +3,8 @@
 import { at, note } from "./dom.js";
 
 const KEPT = "mlx-gateway-key";
-const RETRY_FIRST_MS = 1000;
-const RETRY_MOST_MS = 15000;
+const RETRY_FIRST_MS = 500;
+const RETRY_MOST_MS = 5000;
 
 /** The gateway said no, and why. */
 export class Refused extends Error {
@@ -40,7 +40,7 @@ export async function ask(path, { method = "GET", json, form, signal } = {}) {
   }
   if (response.ok) return response;
   const refused = await refusal(response);
-  if (response.status === 401) askForKey(key ? "This key is not known here." : "");
+  if (response.status === 401) askForKey(key ? "This key is not known here." : "This gateway asks for a key.");
   throw refused;
 }
 
@@ -96,13 +96,15 @@ export const pause = (failures) =>
 
 /**
  * Reads an event stream of the gateway for as long as it is wanted, over lost connections.
- * `path()` says what to read, `take` gets each event, `tell` how it stands, in words.
+ * `path()` says what to read, `take` gets each event, `tell` how it stands, in words; `begin` hears
+ * of each new connection.
  */
 export class Feed {
-  constructor(path, take, tell) {
+  constructor(path, take, tell, begin = () => {}) {
     this.path = path;
     this.take = take;
     this.tell = tell;
+    this.begin = begin;
     this.abort = null;
   }
 
@@ -122,6 +124,7 @@ export class Feed {
       try {
         const response = await ask(this.path(), { signal });
         this.tell("");
+        this.begin();
         for await (const frame of frames(response)) {
           failures = 0;
           this.take(JSON.parse(frame));

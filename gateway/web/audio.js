@@ -3,6 +3,7 @@
 import { ask, frames, read } from "./api.js";
 import { at, bytes, make, seconds } from "./dom.js";
 import { offerModels, runs } from "./playground.js";
+import { modelOf, onChange } from "./store.js";
 
 export function prepareTranscription() {
   const model = offerModels("transcription", ["transcription"]);
@@ -35,6 +36,12 @@ export function prepareTranscription() {
 
 export function prepareSpeech() {
   const model = offerModels("speech", ["speech"], (card) => card && offerVoices(card.id));
+  let state = "";
+  onChange(() => {
+    const before = state;
+    state = modelOf(model.value)?.state;
+    if (before && before !== state && state === "ready") offerVoices(model.value); // it knows more now
+  });
   let url = "";
   runs("speech", async (signal) => {
     const began = performance.now();
@@ -67,5 +74,8 @@ async function offerVoices(name) {
   }
   const named = (voice) => (typeof voice === "string" ? voice : voice.id || voice.name);
   const options = voices.map((voice) => make("option", { value: named(voice) }, named(voice)));
-  at("speech-voice").replaceChildren(first, ...options);
+  const select = at("speech-voice");
+  const chosen = select.value;
+  select.replaceChildren(first, ...options);
+  if (voices.some((voice) => named(voice) === chosen)) select.value = chosen;
 }

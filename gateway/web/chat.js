@@ -6,9 +6,27 @@ import { Images } from "./images.js";
 import { offerModels, waitingFor } from "./playground.js";
 import { onChange } from "./store.js";
 
-/** One message as it is shown; the model's grows while it comes. */
+/** What there is to say of how an answer ended; of most there is nothing. */
+const ENDS = { length: "cut at its length", content_filter: "filtered" };
+
+/** A message of the reader's. */
+class Question {
+  constructor(text, urls) {
+    const images = urls.map((url) => ({ type: "image_url", image_url: { url } }));
+    this.content = images.length ? [...images, { type: "text", text }] : text;
+    const pictures = urls.map((url, index) => make("img", { src: url, alt: `image ${index + 1}` }));
+    const who = make("b", { class: "who" }, "You");
+    this.element = make("li", { class: "user" }, who, ...pictures, make("div", { class: "text" }, text));
+  }
+
+  told() {
+    return [{ role: "user", content: this.content }];
+  }
+}
+
+/** A message of the model's, shown while it comes. */
 class Turn {
-  constructor(role, images = []) {
+  constructor() {
     this.thought = make("pre");
     this.summary = make("summary", {}, "Thinking …");
     this.thinking = make("details", { class: "thinking", hidden: true }, this.summary, this.thought);
@@ -16,12 +34,11 @@ class Turn {
     this.calls = make("div", { class: "calls" });
     this.foot = make("p", { class: "quiet" });
     this.shown = new Map();
-    const pictures = images.map((url, index) => make("img", { src: url, alt: `image ${index + 1}` }));
-    const who = make("b", { class: "who" }, role === "user" ? "You" : "Model");
+    const who = make("b", { class: "who" }, "Model");
     this.element = make(
       "li",
-      { class: role },
-      ...[who, this.thinking, ...pictures, this.text, this.calls, this.foot],
+      { class: "assistant" },
+      ...[who, this.thinking, this.text, this.calls, this.foot],
     );
   }
 
@@ -38,21 +55,52 @@ class Turn {
     for (const call of delta.tool_calls || []) this.addCall(call);
   }
 
-  addCall({ index, function: called = {} }) {
+  addCall({ index, id, function: called = {} }) {
     let call = this.shown.get(index);
     if (!call) {
-      call = { name: make("b"), given: make("pre") };
+      call = { id, name: make("b"), given: make("pre"), result: make("textarea", { rows: 1 }) };
       this.shown.set(index, call);
       this.calls.append(make("div", { class: "call" }, "calls ", call.name, call.given));
     }
     if (called.name) call.name.append(called.name);
     if (called.arguments) call.given.append(called.arguments);
   }
+
+  get empty() {
+    return !this.shown.size && !this.text.textContent;
+  }
+
+  /** Offers a field for what each call gives, which the next message sends. */
+  askForResults() {
+    for (const { name, given, result } of this.shown.values()) {
+      result.setAttribute("aria-label", `Result of ${name.textContent}`);
+      result.placeholder = "What it gives; it is sent with the next message";
+      given.after(result);
+    }
+  }
+
+  /** The message that has been answered, and the results as they are now. */
+  told() {
+    const said = { role: "assistant", content: this.text.textContent || null };
+    const calls = [...this.shown.values()];
+    if (!calls.length) return said.content ? [said] : [];
+    said.tool_calls = calls.map(({ id, name, given }) => ({
+      id,
+      type: "function",
+      function: { name: name.textContent, arguments: given.textContent },
+    }));
+    const results = calls.map(({ id, result }) => ({
+      role: "tool",
+      tool_call_id: id,
+      content: result.value,
+    }));
+    return [said, ...results];
+  }
 }
 
 class Chat {
   constructor() {
-    this.messages = [];
+    this.turns = [];
     this.abort = null;
     this.waiting = "";
     this.list = at("chat-log");
@@ -80,7 +128,7 @@ class Chat {
 
   clear() {
     this.stop();
-    this.messages = [];
+    this.turns = [];
     this.images.give();
     this.list.replaceChildren();
     this.say("");
@@ -97,7 +145,7 @@ class Chat {
     const first = system ? [{ role: "system", content: system }] : [];
     const body = {
       model: this.model.value,
-      messages: [...first, ...this.messages],
+      messages: [...first, ...this.turns.flatMap((turn) => turn.told())],
       stream: true,
       stream_options: { include_usage: true },
     };
@@ -112,29 +160,36 @@ class Chat {
 
   async send() {
     const text = at("chat-text").value;
-    if (this.abort) return;
-    if (!text.trim() && !this.images.urls.length) return;
-    const before = this.messages.length;
     const urls = this.images.urls;
-    this.messages.push({ role: "user", content: contentOf(text, urls) });
+    const asked = text.trim() || urls.length ? new Question(text, urls) : null;
+    if (this.abort || !(asked || this.turns.at(-1)?.shown?.size)) return;
+    const before = this.turns.length;
+    if (asked) this.turns.push(asked);
     let body;
     try {
       body = this.body();
     } catch (error) {
-      this.messages.length = before;
+      this.turns.length = before;
       this.say(error.message, "bad");
       return;
     }
     this.images.give();
     at("chat-text").value = "";
-    const asked = new Turn("user", urls);
-    asked.text.append(text);
-    const turn = new Turn("assistant");
-    this.list.append(asked.element, turn.element);
+    const turn = new Turn();
+    if (asked) this.list.append(asked.element);
+    this.list.append(turn.element);
     await this.answer(body, turn);
+    if (turn.empty) this.takeBack(asked, text);
+  }
+
+  /** What got no answer is not part of the conversation, and can be sent again. */
+  takeBack(asked, text) {
+    this.turns = this.turns.filter((turn) => turn !== asked);
+    at("chat-text").value ||= text;
   }
 
   async answer(body, turn) {
+    const { turns } = this; // a new chat begins with others
     this.abort = new AbortController();
     at("chat-stop").disabled = false;
     at("chat-send").disabled = true;
@@ -144,17 +199,17 @@ class Chat {
     try {
       turn.foot.textContent = await this.stream(body, turn);
       this.say("The answer is complete.");
+      turn.askForResults();
+      turns.push(turn);
     } catch (error) {
       const stopped = error.name === "AbortError";
       turn.foot.textContent = stopped ? "stopped" : "";
-      this.say(stopped ? "Stopped." : error.message, stopped ? "" : "bad");
+      turn.shown.clear(); // a call that broke off has no result
+      if (!turn.empty) turns.push(turn);
+      if (turns === this.turns) this.say(stopped ? "Stopped." : error.message, stopped ? "" : "bad");
     } finally {
       this.waiting = "";
       this.abort = null;
-      // Calls have no results here, so what follows is told of the words alone.
-      const said = turn.text.textContent;
-      if (said) this.messages.push({ role: "assistant", content: said });
-      else if (!turn.shown.size) turn.element.dataset.empty = "";
       this.done();
     }
   }
@@ -221,12 +276,6 @@ function toolsIn(text) {
   return listed.map((tool) => (tool.type ? tool : { type: "function", function: tool }));
 }
 
-function contentOf(text, urls) {
-  if (!urls.length) return text;
-  const images = urls.map((url) => ({ type: "image_url", image_url: { url } }));
-  return [...images, { type: "text", text }];
-}
-
 function inWords({ first, reason, usage }, began) {
   const words = [];
   if (first) words.push(`first token after ${seconds((first - began) / 1000)}`);
@@ -236,7 +285,7 @@ function inWords({ first, reason, usage }, began) {
     const speed = first && tokens > 1 ? `, ${((tokens - 1) / Math.max(took, 0.001)).toFixed(0)} a second` : "";
     words.push(`${usage.prompt_tokens} tokens in, ${tokens} out${speed}`);
   }
-  if (reason && reason !== "stop") words.push(reason === "length" ? "cut at its length" : reason);
+  if (ENDS[reason]) words.push(ENDS[reason]);
   return words.join(" · ");
 }
 

@@ -17,10 +17,13 @@ export class Images {
       this.add([...input.files]);
       input.value = "";
     });
-    const form = at("chat-form");
-    form.addEventListener("paste", (event) => this.take(event, event.clipboardData));
-    form.addEventListener("dragover", (event) => event.preventDefault());
-    form.addEventListener("drop", (event) => this.take(event, event.dataTransfer));
+    at("chat-form").addEventListener("paste", (event) => this.take(event, event.clipboardData));
+    // Anywhere in the chat, where the browser would open the image in place of the page.
+    at("chat").addEventListener("dragover", (event) => event.preventDefault());
+    at("chat").addEventListener("drop", (event) => {
+      event.preventDefault();
+      this.take(event, event.dataTransfer);
+    });
   }
 
   /** Whether the model that is chosen looks at images. */

@@ -47,7 +47,8 @@ class Card {
     this.showProgress(model);
     note(this.memory, model.charge_bytes ? `${bytes(model.charge_bytes)}: ${partsInWords(model)}` : "");
     note(this.calls, calls(model));
-    note(this.why, state === "ready" ? "" : model.reason);
+    const told = model.reason && this.failed.textContent.startsWith(model.reason);
+    note(this.why, state === "ready" || told ? "" : model.reason);
     this.name(this.load, IN_MEMORY.has(state) ? "Unload" : "Load", name);
     this.name(this.pin, model.pinned ? "Unpin" : "Pin", name);
   }
@@ -76,8 +77,12 @@ class Card {
     this.act("POST", IN_MEMORY.has(this.model.state) ? "unload" : "load");
   }
 
-  togglePin() {
-    this.act(this.model.pinned ? "DELETE" : "PUT", "pin");
+  async togglePin() {
+    const { pinned } = this.model;
+    await this.act(pinned ? "DELETE" : "PUT", "pin");
+    if (pinned && this.model.pinned && this.failed.hidden) {
+      note(this.failed, "The registry pins it: only there it can be unpinned.");
+    }
   }
 
   async act(method, action) {

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -40,7 +39,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """It has every kind of model, and room for a few of them."""
     document = registry(*MODELS, budget_gb=BUDGET_GB)
@@ -48,15 +47,13 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
+    """Not for longer than it is needed: its event loop is in the way of asynchronous tests."""
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield running
         running.close()
-
-
-Open = Callable[..., Page]
 
 
 @pytest.fixture
@@ -72,8 +69,3 @@ def watched(browser: Browser) -> Iterator[Watched]:
 def page(watched: Watched, gateway: Daemon) -> Page:
     """The dashboard, with what the gateway said first."""
     return watched.open(gateway.url)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "gateway"

@@ -25,5 +25,7 @@ MODELS = (
     scripted("ranker", size_gb=0.2, kind="rerank"),
     scripted("listener", size_gb=0.2, kind="transcription", deltas="What was said."),
     scripted("speaker", size_gb=0.2, kind="speech"),
+    scripted(FORGED, size_gb=0.2, deltas="Hello."),
+    scripted("fixed", size_gb=0.2, pin=True),
     scripted("broken", size_gb=0.2, fail_loads=1000),
 )

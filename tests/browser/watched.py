@@ -13,12 +13,13 @@ LOCAL = {"blob", "data"}
 class Watched:
     """Opens pages. `problems` holds console errors, failed scripts and requests to other hosts.
 
-    The browser logs every answer that is an error; `expected` are the statuses a test asks for.
+    The browser itself logs every answer that is an error; a test puts a part of what it expects
+    there into `expected`.
     """
 
     def __init__(self, browser: Browser, timeout_ms: float) -> None:
         self.problems: list[str] = []
-        self.expected: set[int] = set()
+        self.expected: set[str] = set()
         self._browser = browser
         self._timeout_ms = timeout_ms
         self._contexts: list[BrowserContext] = []
@@ -47,8 +48,8 @@ class Watched:
             context.close()
 
     def _console(self, message: ConsoleMessage) -> None:
-        refused = any(f"status of {status}" in message.text for status in self.expected)
-        if message.type in ("error", "warning") and not refused:
+        expected = any(part in message.text for part in self.expected)
+        if message.type in ("error", "warning") and not expected:
             self.problems.append(f"console: {message.text}")
 
     def _request(self, request: Request, url: str) -> None:

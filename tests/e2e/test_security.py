@@ -73,8 +73,10 @@ async def test_a_key_is_asked_for_and_refusals_are_in_the_dialect(tmp_path: Path
             answer = await ask(gateway, "POST", CHAT, headers, json=chat_body("open"))
             assert answer.status_code == 200
         assert (await ask(gateway, "GET", "/nothing", {})).status_code == 401
-        for path in ("/livez", "/readyz", "/health", "/openapi.json"):
+        for path in ("/livez", "/readyz", "/health", "/openapi.json", "/", "/web/app.js"):
             assert (await ask(gateway, "GET", path, {})).status_code == 200
+        for path in ("/v1/status", "/v1/requests", "/admin/logs", "/admin/events"):
+            assert (await ask(gateway, "GET", path, {})).status_code == 401
         for path in ("/", "/api/hello"):
             assert (await ask(gateway, "HEAD", path, {})).status_code in (200, 404)
         assert (await ask(gateway, "GET", "/health", {})).json()["models"] == 0

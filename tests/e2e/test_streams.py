@@ -135,6 +135,7 @@ async def test_a_refusal_after_the_commit_is_an_event(tmp_path: Path) -> None:
     assert len(refused.frames) == 1
 
 
+@pytest.mark.timed  # a load has to fail before a stream commits, which is after a second
 @pytest.mark.parametrize(("load_s", "committed"), [(0.0, False), (2.0, True)])
 async def test_a_load_that_fails_is_a_status_or_an_event(
     tmp_path: Path, load_s: float, committed: bool

@@ -16,7 +16,7 @@ from typing import Any, Self
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _RANGE = re.compile(r"\[[^\]]*\]")
 _GROUPING = re.compile(r"\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)")
-_SELECTOR = re.compile(r"([A-Za-z_:][\w:]*)\s*(\{[^}]*\}|\()?")
+_SELECTOR = re.compile(r"(?<![\w:])([A-Za-z_:][\w:]*)\s*(\{[^}]*\}|\()?")
 _MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _VALUES = re.compile(r"label_values\(\s*(?P<metric>[^,()]+?)\s*,\s*(?P<label>\w+)\s*\)")
 _LEGEND = re.compile(r"{{\s*(\w+)\s*}}")

@@ -16,9 +16,10 @@ from gateway.residency import ModelView, Policy, State
 from gateway.supervisor.call import Call, CallFailed, CallItem
 from gateway.supervisor.engine import Exit
 from gateway.supervisor.probe import ScriptedProbe
+from gateway.supervisor.setup import Setup
 from gateway.supervisor.slot import Observer
 from gateway.supervisor.standby import Spare
-from gateway.supervisor.supervisor import Setup, Supervisor
+from gateway.supervisor.supervisor import Supervisor
 from gateway.supervisor.tasks import Tasks
 from gateway.supervisor.watch import Patience
 

@@ -8,11 +8,12 @@ complete, or a well-formed refusal; clients that leave are owed nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,11 +24,18 @@ from tests.harness.daemon import Daemon
 from tests.harness.observe import Observer
 from tests.harness.stream import Frames
 
-Manner = Literal["reads", "dawdles", "hangs up", "gives up"]
-"""Hanging up is after the first bytes; giving up is whenever patience ends, queued or running."""
+Manner = Literal["reads", "dawdles", "breaks off", "gives up", "hangs up"]
+"""Breaking off is in the middle of the request, hanging up after the first bytes of the answer;
+giving up is whenever patience ends, queued or running."""
 
-MANNERS: Mapping[Manner, int] = {"reads": 6, "dawdles": 2, "hangs up": 1, "gives up": 1}
-"""How often each is met, in a sum of 10."""
+MANNERS: Mapping[Manner, int] = {
+    "reads": 6,
+    "dawdles": 2,
+    "breaks off": 1,
+    "gives up": 1,
+    "hangs up": 1,
+}
+"""How often each is met."""
 
 PAUSE_S = 0.03
 PAUSES = 60
@@ -126,7 +134,10 @@ class Clients:
         how = "left"
         try:
             async with asyncio.timeout(patience_s):
-                how = await self._answered(question, visit)
+                if visit.manner == "breaks off":
+                    await self._break_off(question)
+                else:
+                    how = await self._answered(question, visit)
         except TimeoutError:
             if visit.manner != "gives up":
                 report.faults.append(f"{visit}: not answered within {patience_s} s")
@@ -135,6 +146,14 @@ class Clients:
             report.faults.append(f"{visit}: {error!r}"[:2000])
         report.tally[how] += 1
         report.slowest_s = max(report.slowest_s, time.monotonic() - came)
+
+    async def _break_off(self, question: Question) -> None:
+        """Sends half of what was promised, and leaves."""
+        async with self._gateway.client() as client:
+            whole = client.build_request("POST", question.path, **question.request)
+            half = _half(await whole.aread())
+            with contextlib.suppress(_Left):
+                await client.post(question.path, content=half, headers=whole.headers)
 
     async def _answered(self, question: Question, visit: Visit) -> str:
         body = bytearray()
@@ -159,6 +178,15 @@ class Clients:
         question.judge(bytes(body))
         self.report.complete[visit.asks] += 1
         return "complete"
+
+
+class _Left(Exception):
+    """A client has had enough."""
+
+
+async def _half(content: bytes) -> AsyncIterator[bytes]:
+    yield content[: len(content) // 2]
+    raise _Left
 
 
 async def _read(answer: httpx.Response, manner: Manner, body: bytearray) -> None:

@@ -151,6 +151,20 @@ def test_a_budget_and_a_grammar(hermes: Driven, budget: int) -> None:
     assert hermes.one(0, wire.Finished).usage.reasoning_tokens <= budget + 1  # and the opener
 
 
+@pytest.mark.parametrize("budget", [0, 3])
+def test_a_budget_and_a_forced_call(budget: int) -> None:
+    """What harmony ends a trace with goes on into an answer, and here a call has to follow."""
+    harmony = Driven(MODELS / "scripted-harmony")
+    limited = wire.Reasoning(budget_tokens=budget)
+    harmony.ask(
+        "What is the weather in Paris?",
+        parsers=AUTO, tools=TOOLS, tool_choice=NAMED, reasoning=limited, max_tokens=90,
+    )  # fmt: skip
+    assert [name for name, _ in calls(harmony)] == ["get_time"]
+    assert harmony.one(0, wire.Finished).usage.reasoning_tokens < 9
+    harmony.engine.close()
+
+
 def test_without_thinking_there_is_no_trace(hermes: Driven) -> None:
     off = wire.Reasoning(enabled=False)
     said = hermes.ask("Think about it.", parsers=AUTO, format=CODE, reasoning=off, max_tokens=60)
@@ -348,6 +362,26 @@ def test_a_keyword_that_cannot_be_enforced_is_named(
         ({"format": wire.Format("regex", "a(")}, "invalid_request", "unclosed group"),
         ({"format": wire.Format("lark", "start: foo")}, "invalid_request", 'unknown name: "foo"'),
         ({"format": wire.Format("lark", "root ::= (")}, "invalid_request", "grammar of the answer"),
+        (
+            {"format": wire.Format("lark", "root ::= foo")},
+            "invalid_request",
+            "Rule 'foo' not found",
+        ),
+        (
+            {"format": wire.Format("lark", 'root ::= "a' + "\\")},
+            "invalid_request",
+            "cannot be used",
+        ),
+        (
+            {"format": wire.Format("lark", "root ::= " + "(" * 5000)},
+            "invalid_request",
+            "nested too deeply",
+        ),
+        (
+            {"format": wire.Format("lark", "root ::= " + "x " * 2**21)},
+            "invalid_request",
+            "longer than",
+        ),
         ({"format": wire.Format("lark", "x" * 2**21)}, "invalid_request", "longer than"),
         ({"format": wire.Format("json_schema", 7)}, "invalid_request", "object or a boolean"),
         ({"format": wire.Format("json_schema", False)}, "invalid_request", "cannot be used"),

@@ -6,7 +6,6 @@ Four are tiny fixtures; what speaks is Kokoro, and what listens to it is Whisper
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 from demo.models import Cache
 from tests.harness.daemon import Daemon, daemon, registry
 from tests.harness.kinds import SPEECH, chat, embed, picture, rerank, speak, transcribe
-from tests.harness.mixed import Clients, Question, emptied, plan
+from tests.harness.mixed import Clients, Question, Report, emptied, plan
 from tests.harness.observe import GIB
 from tests.real.conftest import SENTENCE, SPEAK_TIMEOUT_S
 from tests.real.seeing import COLOURS, QUESTION, named
@@ -28,7 +27,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 MODELS, VECTORS = FIXTURES / "models", FIXTURES / "vectors"
 
 SEED = 0
-VISITS = int(os.environ.get("KINDS_VISITS", "12"))
+VISITS = 12
 PER_S = 1.0
 BOUND_S = 300.0
 BUDGET_GB = 1.2
@@ -100,14 +99,15 @@ async def say(gateway: Daemon) -> bytes:
     return answer.content
 
 
-async def test_a_mixed_load_of_real_models_runs_clean(tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
+async def withstand(folder: Path, seed: int, count: int, per_s: float) -> Report:
+    """So many visits to a gateway of its own; fails unless all of them went as they should."""
+    scratch = folder / "scratch"
     scratch.mkdir()
     policy = {"strategy": "wait_then_fail", "wait_timeout_s": BOUND_S}
     document = registry(*entries(), budget_gb=BUDGET_GB, max_engines=2, contention_policy=policy)
-    with daemon(document, tmp_path / "gateway", {"TMPDIR": str(scratch)}) as gateway:
+    with daemon(document, folder / "gateway", {"TMPDIR": str(scratch)}) as gateway:
         asked = questions(await say(gateway))
-        visits = plan(SEED, list(asked), VISITS, PER_S)
+        visits = plan(seed, list(asked), count, per_s)
         report = await Clients(gateway, asked, BOUND_S).play(visits)
         await emptied(gateway)
         assert report.faults == [], report
@@ -117,6 +117,9 @@ async def test_a_mixed_load_of_real_models_runs_clean(tmp_path: Path) -> None:
     readers = [visit.asks for visit in visits if visit.manner in ("reads", "dawdles")]
     assert set(readers) == set(asked), "the plan leaves out a kind: take another seed"
     assert report.tally["complete"] >= len(readers), report
-    assert set(report.complete) == set(asked), report
     assert report.swaps >= len(asked) - 2, report
-    print(f"\n{report}")  # noqa: T201
+    return report
+
+
+async def test_a_mixed_load_runs_clean(tmp_path: Path) -> None:
+    print(f"\n{await withstand(tmp_path, SEED, VISITS, PER_S)}")  # noqa: T201

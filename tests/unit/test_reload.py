@@ -21,6 +21,16 @@ from gateway.supervisor.supervisor import Supervisor
 pytestmark = pytest.mark.anyio
 
 
+class Kept:
+    """What was told of reloads."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+
+    def reloaded(self, outcome: str, lines: Iterable[str]) -> None:
+        self.outcomes.append(outcome)
+
+
 class Notes:
     def reloaded(self, outcome: str, lines: Iterable[str]) -> None:
         raise AssertionError(f"nothing can have been read: {outcome} {list(lines)}")
@@ -67,3 +77,28 @@ async def test_a_volume_that_has_gone_keeps_nobody_from_stopping(
     stop.set()
     async with asyncio.timeout(30):
         await running
+
+
+async def test_a_volume_that_has_gone_keeps_no_later_reload_from_its_turn(
+    volume: Volume, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "READ_S", 0.05)
+    live = Live(Served(Loaded(), Router([]), Server()))
+    notes = Kept()
+    reloader = Reloader(volume.read, live, cast(Supervisor, None), notes)
+    async with asyncio.timeout(30):
+        first = await reloader.reload("the test says so")
+        assert (first.result, first.problems) == ("refused", (reload.TOO_SLOW,))
+        volume.back.set()
+        monkeypatch.setattr(reload, "READ_S", 30)
+        second = await reloader.reload("the test says so again")
+    assert (second.result, second.problems) == ("refused", ())
+    assert notes.outcomes == ["refused", "refused"]
+
+
+async def test_asking_again_before_it_begins_changes_nothing(volume: Volume) -> None:
+    live = Live(Served(Loaded(), Router([]), Server()))
+    reloader = Reloader(volume.read, live, cast(Supervisor, None), Kept())
+    for _ in range(1000):
+        reloader.ask("SIGHUP")
+    assert len(reloader._asked) == 1

@@ -16,7 +16,8 @@ from llguidance.hf import from_tokenizer
 
 from engines.base import EngineError
 
-_MAX_GRAMMAR_CHARACTERS = 2**17
+MAX_GRAMMAR_CHARACTERS = 2**17
+TOO_LONG = f"it is longer than {MAX_GRAMMAR_CHARACTERS} characters"
 _LIMITS = LLParserLimits(
     max_grammar_size=50_000,
     max_lexer_states=50_000,  # 1 to 2 kB each
@@ -60,8 +61,8 @@ class Compiler:
 
         Raises `NoGrammar`, and `EngineError` for a model that cannot be constrained.
         """
-        if len(main) + len(user or "") > _MAX_GRAMMAR_CHARACTERS:
-            raise NoGrammar(f"it is longer than {_MAX_GRAMMAR_CHARACTERS} characters")
+        if len(main) + len(user or "") > MAX_GRAMMAR_CHARACTERS:
+            raise NoGrammar(TOO_LONG)
         self.prepare()
         if self._prepared is None:
             raise EngineError(

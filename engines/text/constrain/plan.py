@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llguidance import LLMatcher, regex_to_lark
-from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
 
 from engines import wire
 from engines.answer import tools_offered
@@ -16,7 +16,12 @@ from engines.parsers import registry
 from engines.parsers.bodies import ANNOTATIONS, CannotForce, Tool, without
 from engines.parsers.lark import Lark
 from engines.parsers.tools.forced import Form, form_of, tools_of
-from engines.text.constrain.compiler import Compiler, NoGrammar
+from engines.text.constrain.compiler import (
+    MAX_GRAMMAR_CHARACTERS,
+    TOO_LONG,
+    Compiler,
+    NoGrammar,
+)
 from engines.text.constrain.constraint import Constraint, Thinking
 from engines.text.constrain.keywords import blamed
 from engines.text.parsing import Parsing
@@ -145,9 +150,13 @@ class _Plan:
         grammar = str(self.format.grammar)
         if "::=" not in grammar:
             return grammar
+        if len(grammar) > MAX_GRAMMAR_CHARACTERS:
+            raise NoGrammar(TOO_LONG)  # translating it takes longer than compiling it
         try:
             return str(any_to_lark(grammar))
-        except GbnfToLarkError as error:
+        except RecursionError:
+            raise
+        except Exception as error:  # of a rule that is missing, it raises just that
             raise NoGrammar(" ".join(str(error).split())) from error
 
     @property

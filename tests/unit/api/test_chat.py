@@ -14,7 +14,7 @@ from gateway.api.media import MediaRef
 from gateway.errors import GatewayError, InvalidRequest, Unsupported
 from gateway.residency import Priority
 from gateway.security.containers import MediaKind
-from gateway.supervisor.supervisor import PLAIN, Wish
+from gateway.supervisor.setup import PLAIN, Wish
 from tests.harness.decoded import text_call
 
 MESSAGES = [{"role": "user", "content": "hello"}]

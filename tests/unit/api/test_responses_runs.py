@@ -11,7 +11,7 @@ import pytest
 
 from engines import wire
 from gateway.api import responses_runs
-from gateway.api.exchange import Answer
+from gateway.api.answer import Answer
 from gateway.api.responses_encode import EventEncoder
 from gateway.api.responses_runs import MAX_READERS, MAX_RUNS, Run, Runs, split
 from gateway.api.sse import EventStream

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import hashlib
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from gateway.errors import (
 from gateway.registry.schema import Server
 from gateway.server import Scope
 from tests.harness.forms import CONTENT_TYPE, form, wav
+from tests.harness.in_process import until
 
 pytestmark = pytest.mark.anyio
 
@@ -179,3 +182,37 @@ async def test_without_a_folder_and_past_the_most(
         await first
     again = await both.read(scope(), Client(form(("file", SOUND, "a"))), SERVER)
     again.file.remove()
+
+
+async def test_a_length_that_is_no_number_says_nothing(tmp_path: Path) -> None:
+    body = form(("file", SOUND, "a.wav"))
+    got = await Uploads(tmp_path).read(scope(content_length="many"), Client(body), SERVER)
+    got.file.remove()
+
+
+async def test_a_disk_that_fails_after_the_client_has_left_is_nobodys_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def full(descriptor: int, data: bytes) -> int:
+        began.set()
+        assert go_on.wait(30)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    reports: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reports.append(context))
+    spool = uploads.Spool(tmp_path)
+    monkeypatch.setattr(os, "write", full)
+    writing = asyncio.ensure_future(spool.write(b"x"))
+    assert await asyncio.to_thread(began.wait, 30)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    spool.discard()
+    go_on.set()
+    await until(lambda: kept(tmp_path) == [])
+    del spool, writing
+    gc.collect()
+    assert reports == []

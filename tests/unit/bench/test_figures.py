@@ -140,6 +140,7 @@ def test_every_problem_of_a_workload_is_told(tmp_path: Path) -> None:
             {"id": "a", "checks": {"min_chars": "many"}},
             {"messages": [], "request_path": "x"},
             {"id": "b", "request_path": "missing.json"},
+            {"id": "c", "messages": [], "checks": {"forbidden_regex": 5}},
         ],
     }
     path.write_text(json.dumps(document))
@@ -154,6 +155,7 @@ def test_every_problem_of_a_workload_is_told(tmp_path: Path) -> None:
         "cases[1].checks.min_chars: 'many' is no whole number",
         "cases[2].id: every case needs one",
         "cases[3].request_path: ",
+        "cases[4].checks.forbidden_regex: 5 is no pattern and no list of them",
         "cases: the id 'a' is there twice",
     ):
         assert any(line.startswith(beginning) for line in told), (beginning, told)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import io
+import shutil
+import socket
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.cli import exits, parse, parser
-from gateway.cli.client import CliError, address, guarded, key
-from gateway.cli.completion import words
+from gateway.cli.client import CliError, Gateway, address, guarded, key
+from gateway.cli.completion import SCRIPTS, words
 from gateway.cli.screen import Bar, coloured, gib, plain, seconds
 from gateway.cli.steer import duration_s
 
@@ -150,3 +154,50 @@ def test_every_verb_has_a_text() -> None:
             with pytest.raises(SystemExit) as ended:
                 parse([word, "--help"])
             assert ended.value.code == 0
+
+
+def test_names_are_nothing_that_the_shell_runs(tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    assert bash is not None
+    lines = [
+        "complete() { :; }",
+        SCRIPTS["bash"],
+        """mlx-gateway() { printf '%s\\n' 'm$(touch ran)' 'two words'; }""",
+        "COMP_WORDS=(mlx-gateway load m) COMP_CWORD=2",
+        "_mlx_gateway",
+        """printf '%s\\n' "${COMPREPLY[@]}\"""",
+    ]
+    done = subprocess.run(
+        [bash, "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["m$(touch ran)", "two words"]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- a gateway that is none -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["http://host:port", "http://[::1", "host:99999"])
+def test_an_address_that_is_none_is_said_so(url: str) -> None:
+    with pytest.raises(CliError, match="is no address of a gateway") as error:
+        Gateway(url)
+    assert error.value.code == exits.USAGE
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_an_answer_that_is_cut_off_is_a_failure_with_a_code(status: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 %d X\r\ncontent-length: 99\r\n\r\n{" % status)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        gateway = Gateway(f"http://127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(CliError) as error:
+            gateway.get("/v1/status")
+        thread.join(30)
+    assert error.value.code == {200: exits.UNREACHABLE, 503: exits.BUSY}[status]

@@ -52,7 +52,8 @@ def status() -> dict[str, Any]:
         }
         for name in NAMES
     ]
-    return {"memory": {"committed_bytes": 2**30 * len(engines)}, "models": models}
+    memory = {"committed_bytes": 2**30 * len(engines), "budget_bytes": 2**30}
+    return {"memory": memory, "models": models}
 
 
 def completion(content: str, *, chunk: bool) -> bytes:

@@ -28,7 +28,7 @@ def small_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[s
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     for name in TEXT_MODELS:
         model(tmp_path / name, 1000)
-    monkeypatch.setattr(choice, "_make", lambda names: asked.append(list(names)))
+    monkeypatch.setattr(choice, "make", lambda names: asked.append(list(names)))
     return asked
 
 
@@ -48,6 +48,14 @@ def test_the_budget_holds_either_model_and_never_both(
     charges = first.charge_bytes, second.charge_bytes
     assert max(charges) < budget < sum(charges)
     assert [entry["name"] for entry in document["models"]] == ["m0", "m1"]
+
+
+def test_others_are_served_beside_them(tmp_path: Path) -> None:
+    first, second = (Choice(name, model(tmp_path / name, 10), 1.0) for name in "ab")
+    document: Any = yaml.safe_load(registry(first, second, [Choice("c", tmp_path / "c")]))
+    alone: Any = yaml.safe_load(registry(first, second))
+    assert document["models"][2] == {"name": "c", "path": str(tmp_path / "c")}
+    assert document["manager"] == alone["manager"]
 
 
 def test_a_path_is_quoted(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.doctor.findings import Surroundings, findings
-from gateway.doctor.surroundings import look, owner
+from gateway.doctor.surroundings import look, owner, refusal
 from gateway.registry.load import Loaded, parse
 from gateway.supervisor.probe import SystemMemory
 
@@ -59,6 +59,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
         "model 'gone': no such folder: /nowhere",
     ),
     ("port-in-use", {"port_owner": "nginx (pid 5)"}, "port 8000 is taken by nginx (pid 5)"),
+    ("address-refused", {"address_refused": "Permission denied"}, "8000: Permission denied"),
     ("no-answer", {"url": "http://x"}, "the gateway at http://x does not answer"),
     ("draining", {"url": "http://x", "answers": True, "draining": True}, "is shutting down"),
     (
@@ -117,6 +118,12 @@ def test_looking_finds_what_is_there(tmp_path: Path) -> None:
     assert len(seen.disks) == 2
     assert seen.loaded is not None
     assert not seen.loaded.errors
+
+
+def test_an_address_of_another_machine_is_nobodys_port() -> None:
+    assert owner("203.0.113.1", 8000) is None
+    assert refusal("203.0.113.1", 8000) is not None
+    assert refusal("127.0.0.1", 0) is None
 
 
 def test_a_stale_service_file_is_seen(tmp_path: Path) -> None:

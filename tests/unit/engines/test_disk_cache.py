@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -185,7 +188,34 @@ def _renamed(path: Path) -> None:
     path.rename(path.with_name("0" * 64 + ".safetensors"))
 
 
-@pytest.mark.parametrize("harm", [_cut, _flip, _no_header, _no_json, _renamed])
+def _label(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    change(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+
+
+def _no_place(path: Path) -> None:
+    _label(path, lambda header: header["crc32"].update(data_offsets=[0, "x"]))
+
+
+def _endless(path: Path) -> None:
+    _label(path, lambda header: header["crc32"].update(data_offsets=[0, float("inf")]))
+
+
+def _half_a_token(path: Path) -> None:
+    """Under the name of just these bytes."""
+    key = pack(PROMPT)[:-3]
+    tokens = base64.b64encode(key).decode()
+    _label(path, lambda header: header["__metadata__"].update(tokens=tokens))
+    path.rename(path.with_name(hashlib.sha256(key).hexdigest() + ".safetensors"))
+
+
+@pytest.mark.parametrize(
+    "harm", [_cut, _flip, _no_header, _no_json, _renamed, _no_place, _endless, _half_a_token]
+)
 def test_a_bad_file_is_counted_and_removed(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     written(opened(tmp_path), PROMPT, plain())
     harm(the_file(tmp_path))
@@ -340,6 +370,32 @@ def test_an_idle_entry_is_written_in_the_background(tmp_path: Path) -> None:
     assert drained(prompts) is None
     assert prompts.stats().disk_entries == 1
     assert prompts.background() is None
+
+
+def test_what_could_not_be_written_is_after_the_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = Clock(1000.0)
+    clock = Clock(50.0)
+    disk = opened(tmp_path, max_age_s=1e9, clock=wall)
+    prompts = PromptTiers(2**24, lambda layers: None, disk, clock)
+    prompts.store(PROMPT, plain())
+    prompts.store([*PROMPT[::-1]], plain())
+    clock.now += IDLE_S
+
+    def full(*given: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        assert drained(prompts) == disk_cache.PAUSE_S
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        wall.now += disk_cache.PAUSE_S
+        assert drained(prompts) == disk_cache.PAUSE_S
+    wall.now += disk_cache.PAUSE_S
+    assert drained(prompts) is None
+    assert prompts.stats().disk_entries == 2
 
 
 def test_one_that_was_hit_twice_is_written_at_once(tmp_path: Path) -> None:

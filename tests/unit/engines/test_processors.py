@@ -103,6 +103,15 @@ def test_a_budget_forces_the_end_of_a_trace(
     assert forced(budget, tokens, opened=opened) == expected[: len(tokens) + 1]
 
 
+def test_a_budget_forces_nothing_that_was_ruled_out() -> None:
+    markers = TraceMarkers((("<t>", "</t>"),), {"</t>": [25, 4, 5]}, "</t>")
+    limit = ReasoningBudget(0, markers, Letters(), TAGS.get)
+    assert row(limit(mx.array([0]), mx.zeros((1, 26)))).count(0) == 1
+    allowed = [-mx.inf if at == 4 else at for at in range(26)]
+    assert row(limit(mx.array([0, 25]), logits(*allowed))) == allowed
+    assert row(limit(mx.array([0, 25, 6]), mx.zeros((1, 26)))) == [0] * 26  # 5 belonged to 4
+
+
 def test_logprobs_of_several_rows_at_once() -> None:
     rows = [mx.array([-1.0, -2.0, -0.5, -mx.inf]), mx.array([-0.1, -3.0, -3.0, -4.0])]
     first, second = drawn(rows, [3, 0], 2)

@@ -106,6 +106,17 @@ def test_any_other_batch_of_images_is_one(given: tuple[Any, ...]) -> None:
     assert [count for count, _ in tower.seen] == [given[0].shape[0]] * 2
 
 
+def test_a_tower_that_is_called_twice_for_one_prompt() -> None:
+    """As with tiles of an image, and then the whole of it."""
+    tower, tiles, whole = Tower(), mx.zeros((4, 3, 2, 2)), mx.ones((1, 3, 2, 2))
+    cached = CachedTower(tower, FeatureCache(1000))
+    for _ in range(2):
+        with cached.naming(("a",)):
+            assert mx.array_equal(cached(tiles), tiles * 2)
+            assert mx.array_equal(cached(whole), whole * 2)
+    assert len(tower.seen) == 2
+
+
 def test_without_names_nothing_is_kept() -> None:
     tower, cache = Tower(), FeatureCache(1000)
     cached = CachedTower(tower, cache)

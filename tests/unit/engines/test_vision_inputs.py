@@ -168,7 +168,8 @@ def test_a_video_is_its_frames_to_any_other(video: wire.Media, image: wire.Media
     prepared = Inputs(loaded(processor)).prepare(request)
     assert len(processor.given["images"]) == 5
     assert processor.given["text"].count("<|image_pad|>") == 5
-    assert prepared.images == ("sha-a", "sha-v#0", "sha-v#13", "sha-v#26", "sha-v#39")
+    frames = [f"sha-v#{index} 8x8" for index in CLIP.indices]
+    assert prepared.images == ("sha-a", *frames)
 
 
 def test_audio_goes_to_a_processor_that_hears(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,32 @@ def test_frames_together_have_a_bound(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pixels, "MAX_CLIP_BYTES", 4 * 3 * 128)
     clip = open_video(media(video(tmp_path / "a.avi", 8), "video"), wire.VideoFrames(most=4))
     assert clip.frames.shape == (4, 3, 8, 16)
+
+
+def test_reading_frames_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    video(tmp_path / "a.avi", 8)
+    monkeypatch.setattr(pixels, "MAX_CLIP_S", -1.0)
+    assert "video_max_frames" in refused(tmp_path / "a.avi", "video")
+
+
+@pytest.mark.parametrize("rate", [math.nan, math.inf, 0.0, -25.0])
+def test_a_rate_that_is_none_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: float
+) -> None:
+    class Capture:
+        def __init__(self, path: str) -> None:
+            self._opened: Any = opened(path)
+
+        def get(self, which: int) -> float:
+            return rate if which == cv2.CAP_PROP_FPS else float(self._opened.get(which))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._opened, name)
+
+    opened = cv2.VideoCapture
+    monkeypatch.setattr(cv2, "VideoCapture", Capture)
+    clip = open_video(media(video(tmp_path / "a.avi", 8), "video"), wire.VideoFrames(1.0, 6))
+    assert (clip.rate, len(clip.frames)) == (1.0, 6)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\0\0\x18ftypmp42" + bytes(64), b"RIFF    AVI " * 9])

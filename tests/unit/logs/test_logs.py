@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.logs.files import LogFiles, Rotation, engine_file
+from gateway.logs.files import ENGINE, MOST_OPEN, LogFiles, Rotation, engine_file
 from gateway.logs.lines import MAX_CHARACTERS, Formatter, Line, line_of
 from gateway.logs.ring import BookHandler, LogBook, Wanted
 from gateway.logs.setup import Logging
@@ -202,3 +202,32 @@ async def test_the_whole_of_it(tmp_path: Path) -> None:
     assert [each.split(" ", 2)[2] for each in engine] == ["engine says", "and more"]
     shown = [each.line for each in logs.book.tail(Wanted("m"), 10)]
     assert shown == ["as json", "engine says", "and more"]
+
+
+async def test_a_line_that_cannot_be_told_harms_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = Logging(tmp_path / "engines")
+    logs.begin(tmp_path / "gateway.log", "json")
+    try:
+        logging.getLogger("gateway").warning("%d of them", "many")
+    finally:
+        logs.close()
+    assert "Logging error" in capsys.readouterr().err
+
+
+def test_what_is_no_text_can_be_told_to_whoever_looks() -> None:
+    found = line_of(record("cannot read /models/\udcff"))
+    assert found.line == "cannot read /models/?"
+
+
+def test_files_of_models_that_come_and_go_do_not_stay_open(tmp_path: Path) -> None:
+    logs = LogFiles()
+    paths = [engine_file(tmp_path, f"model-{number}") for number in range(MOST_OPEN + 5)]
+    for path in (*paths, paths[0]):
+        logs._append(path, ENGINE, b"a line\n")  # as its thread does
+    assert len(logs._open) == MOST_OPEN
+    assert [path.read_text() for path in paths] == ["a line\n" * 2] + ["a line\n"] * len(paths[1:])
+    logs.close()
+    for path in list(logs._open):
+        logs._forget(path)

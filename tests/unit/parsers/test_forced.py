@@ -170,3 +170,18 @@ def test_an_argument_that_cannot_be_spelled_is_left_out_where_it_may_be() -> Non
     said = answer(vocabulary, grammar, 1)
     ((_, arguments),) = parsed(vocabulary, said, "qwen3_coder", [declared], "")
     assert set(arguments) == {"a"}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("family", ["qwen3_coder", "glm4", "gemma4", "pythonic", "hermes"])
+def test_references_that_go_in_circles_and_branch_are_followed_once(family: str) -> None:
+    vocabulary = Vocabulary.of(special=True)
+    declared = tool("f", ["a", "b"], {"a": {"$ref": "#/$defs/n"}, "b": {"$ref": "#/$defs/m"}})
+    declared["function"]["parameters"]["$defs"] = {
+        "n": {"anyOf": [{"$ref": "#/$defs/n"}] * 50 + [{"type": "string"}]},
+        "m": {"type": "array", "items": {"$ref": "#/$defs/m"}, "maxItems": 1},
+    }
+    grammar = grammar_of(vocabulary, ROWS[family][-1], [declared])
+    ((_, arguments),) = parsed(vocabulary, answer(vocabulary, grammar, 2), family, [declared], "")
+    assert isinstance(arguments["a"], str)
+    assert isinstance(arguments["b"], list)

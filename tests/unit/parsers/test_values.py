@@ -79,6 +79,13 @@ def test_a_value_becomes_its_declared_type(key: str, text: str, value: object) -
     assert type(found) is type(value)
 
 
+@pytest.mark.timeout(30)
+def test_references_that_go_in_circles_and_branch_are_followed_once() -> None:
+    round_about = {"anyOf": [{"$ref": "#/$defs/a"}] * 50 + [{"type": "integer"}]}
+    tool = {"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": round_about}}
+    assert Tools([{"name": "f", "parameters": tool}]).value("f", "x", "7") == "7"
+
+
 def test_undeclared_values_are_guessed_where_the_format_does_so() -> None:
     assert TOOLS.value("f", "missing", "7", guess=True) == "7"
     assert TOOLS.value("nobody", "x", "true", guess=True) == "true"

@@ -11,7 +11,7 @@ from gateway.registry.schema import ApiKey
 from gateway.residency import Priority
 from gateway.router import Router
 from gateway.security.keys import MAX_CANDIDATES, Access, Keys
-from gateway.supervisor.supervisor import Wish
+from gateway.supervisor.setup import Wish
 from tests.harness.in_process import scripted_model
 
 KEYS = Keys(

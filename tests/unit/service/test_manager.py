@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.service import launchd, steps
 from gateway.service.description import Service
 from gateway.service.launchd import Launchd
 from gateway.service.manager import Manager, stale, this_system
@@ -22,14 +23,21 @@ class FakeSystem:
     loaded: bool = False
     fails: str = "nothing"
     ran: list[str] = field(default_factory=list)
+    leaves_after: int = 0
+    """A `bootout` is in progress for so many looks at it; no bootstrap works meanwhile."""
+    leaving: int = 0
 
     def __call__(self, argv: Sequence[str]) -> Said:
         command = " ".join(argv[1:])
         if argv[1] == "print":
-            return Said(0, "\tpid = 5\n") if self.loaded else Said(113)
+            self.leaving = max(0, self.leaving - 1)
+            return Said(0, "\tpid = 5\n") if self.loaded or self.leaving else Said(113)
         self.ran.append(command)
-        if self.fails in command:
+        if self.fails in command or (self.leaving and argv[1] == "bootstrap"):
             return Said(5, "Input/output error")
+        if argv[1] == "bootout" and self.leaves_after:
+            self.leaving, self.leaves_after, self.loaded = self.leaves_after, 0, False
+            return Said(36, "Operation now in progress")
         self.loaded = {"bootstrap": True, "bootout": False}.get(argv[1], self.loaded)
         return Said(0)
 
@@ -96,6 +104,21 @@ def test_a_failed_update_brings_the_old_service_back(setup: Setup) -> None:
     assert setup.fake.loaded
 
 
+def test_an_update_waits_for_a_gateway_that_drains(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "POLL_S", 0)
+    setup.manager.install(setup.service)
+    setup.fake.leaves_after = 3
+    setup.manager.install(replace(setup.service, drain_s=99))
+    assert setup.fake.loaded
+    assert b"119" in setup.system.path.read_bytes()  # its ExitTimeOut
+    monkeypatch.setattr(launchd, "LEAVE_S", 0)
+    setup.fake.leaves_after = 3
+    with pytest.raises(ServiceError, match="has not ended within 0 s"):
+        setup.manager.stop()
+
+
 def test_a_dry_run_changes_nothing(setup: Setup) -> None:
     setup.manager.install(setup.service, dry_run=True)
     assert setup.fake.ran == []
@@ -131,3 +154,10 @@ def test_each_platform_has_its_system() -> None:
 def test_a_missing_program_is_a_failure_like_any_other() -> None:
     assert run_command(["no-such-launchctl"]).code == 127
     assert run_command(["sh", "-c", "echo said; exit 3"]) == Said(3, "said")
+
+
+def test_a_program_that_may_not_be_run_is_a_failure_too(tmp_path: Path) -> None:
+    program = tmp_path / "systemctl"
+    program.write_text("#!/bin/sh\n")
+    said = run_command([str(program)])
+    assert (said.code, "Permission denied" in said.text) == (126, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import plistlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,17 @@ from hypothesis import strategies as st
 
 from gateway.service.description import LABEL, UNIT, Service
 from gateway.service.launchd import Launchd
-from gateway.service.steps import Folder, Remove, Run, Step, Write
+from gateway.service.steps import (
+    Folder,
+    Gone,
+    Remove,
+    Run,
+    Said,
+    ServiceError,
+    Step,
+    Write,
+    carry_out,
+)
 from gateway.service.system import Status, System
 from gateway.service.systemd import Systemd, exec_start
 from gateway.service.templates import templates
@@ -160,8 +171,26 @@ def test_a_first_installation(system: System, expected: list[str]) -> None:
 
 def test_a_changed_agent_leaves_before_its_file_is_replaced() -> None:
     steps = list(AGENT.install(SERVICE, RUNNING, b"older"))
-    assert kinds(steps) == [Folder, Run, Write, Run, Run]
+    assert kinds(steps) == [Folder, Run, Gone, Write, Run, Run]
     assert commands(steps)[0] == f"launchctl bootout gui/501/{LABEL}"
+
+
+def test_a_failed_update_of_a_unit_has_the_old_one_run_again(tmp_path: Path) -> None:
+    units = Systemd(tmp_path)
+    old = units.render(replace(SERVICE, drain_s=99))
+    units.path.parent.mkdir(parents=True)
+    units.path.write_bytes(old)
+    service = replace(SERVICE, logs=tmp_path / "logs")
+    ran: list[str] = []
+
+    def run(argv: Sequence[str]) -> Said:
+        ran.append(argv[2])
+        return Said(5 if ran == ["daemon-reload", "enable", "restart"] else 0)
+
+    with pytest.raises(ServiceError, match="as it was before"):
+        carry_out(units.install(service, RUNNING, old), run)
+    assert units.path.read_bytes() == old
+    assert ran[3:] == ["daemon-reload", "restart"]  # and it is still enabled
 
 
 def test_an_agent_that_was_stopped_is_started_again() -> None:

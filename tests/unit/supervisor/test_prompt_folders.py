@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from engines import wire
 from gateway.registry.find import Model
 from gateway.registry.schema import Entry
 from gateway.registry.sizes import Size
+from gateway.supervisor import prompt_folders
 from gateway.supervisor.prompt_folders import (
     STRAY_S,
     Files,
@@ -80,3 +82,15 @@ def test_the_sweep_leaves_what_is_young(tmp_path: Path) -> None:
     assert sweep(tmp_path, ages_s, now=1500 + STRAY_S) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"kept", "young"}
     assert sweep(tmp_path / "nowhere", {}) == 0
+
+
+def test_a_file_that_goes_while_they_are_counted_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.safetensors").write_bytes(b"123")
+    with os.scandir(tmp_path) as listing:
+        found = list(listing)
+    os.unlink(tmp_path / "a.safetensors")
+    monkeypatch.setattr(prompt_folders, "_files", lambda folder: iter(found))
+    assert count(tmp_path) == Files(1, 3)

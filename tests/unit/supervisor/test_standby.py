@@ -303,3 +303,20 @@ async def test_a_stop_in_the_middle_of_a_handover_is_heeded() -> None:
         os.kill(spare.pid, signal.SIGCONT)
         await rig.until_state("one", State.UNLOADED)
         assert [exit_.how for _, exit_ in rig.pids.exits] == ["asked"]
+
+
+@pytest.mark.anyio
+async def test_limits_that_a_spare_has_not_taken_in_count_for_the_process_after_it() -> None:
+    async with in_process((scripted_model("one"),), ROOMY, standby=1) as rig:
+        spare = await rig.spare()
+        assert spare.pid is not None
+        os.kill(spare.pid, signal.SIGSTOP)
+        rig.supervisor.load("one")
+        slot = rig.supervisor.slots["one"]
+        rig.reload((scripted_model("one", 2.0),), standby=1)
+        assert slot.terms.limits.charge_bytes == 2 * GIB
+        os.kill(spare.pid, signal.SIGKILL)
+        await rig.until_state("one", State.READY)
+        assert slot.pid != spare.pid
+        assert slot._engine is not None
+        assert slot._engine._load.limits == slot.terms.limits

@@ -32,7 +32,8 @@ from gateway.supervisor.call import Call, CallFailed, CallItem
 from gateway.supervisor.engine import EngineLife, Exit
 from gateway.supervisor.probe import ScriptedProbe
 from gateway.supervisor.process import Process
-from gateway.supervisor.supervisor import Setup, Supervisor, Wish
+from gateway.supervisor.setup import Setup, Wish
+from gateway.supervisor.supervisor import Supervisor
 from gateway.supervisor.tasks import Tasks
 from gateway.supervisor.watch import Patience
 from tests.harness.in_process import in_process, scripted_model
@@ -366,3 +367,15 @@ async def test_while_draining_nothing_is_counted(running: Running) -> None:
     running.supervisor.drain(Refusal(errors.Draining, "no more", 5))
     with pytest.raises(errors.Draining, match="no more"):
         await count(running)
+
+
+async def test_what_is_asked_of_a_model_that_a_reload_has_removed_is_no_fault(
+    running: Running,
+) -> None:
+    """Its media were fetched, or another's disk was looked at, and the reload came in between."""
+    with pytest.raises(errors.ModelNotFound, match="'gone'"):
+        await count(running, "gone")
+    supervisor = running.supervisor
+    assert supervisor.ask_engine("gone", wire.ClearCache) is None
+    assert not supervisor.warm("gone")
+    assert supervisor.prompt_folder("gone") is None

@@ -8,7 +8,7 @@ from engines import wire
 from gateway.errors import Cancelled
 from gateway.residency import Effect, Priority, Request
 from gateway.supervisor.call import CallFailed
-from gateway.supervisor.supervisor import Wish
+from gateway.supervisor.setup import Wish
 from tests.harness.in_process import in_process, scripted_model
 
 pytestmark = pytest.mark.anyio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,6 +50,16 @@ def test_no_piece_is_empty_or_too_long_and_nothing_is_lost(text: str) -> None:
     pieces = pieces_of(text)
     assert all(piece.strip() and len(piece) <= MOST_CHARS for piece in pieces)
     assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    "text", ["a" + " " * 16_000 + "b", "a. " + " " * 16_000 + "b", "A. " * 5400, "(Mr. " * 3200]
+)
+def test_no_text_takes_long_to_cut(text: str) -> None:
+    """All calls wait meanwhile. By the CPU's clock, and far above what it takes (0.03 s)."""
+    began = time.process_time()
+    pieces_of(text)
+    assert time.process_time() - began < 1.5
 
 
 # --- voices ---------------------------------------------------------------------------------------

@@ -191,6 +191,21 @@ def test_a_turn_is_asked_for_again_after_each_batch() -> None:
     assert not bench.asked
 
 
+def test_a_turn_is_not_kept_for_work_that_needs_none() -> None:
+    bench = Bench()
+    bench.submit(1, 600)
+    bench.submit(2, 300, 100, 30)  # too different in length to go together
+    bench.engine.step()
+    assert bench.asked
+    bench.engine.take_turn()
+    bench.engine.cancel(1)
+    bench.engine.step()
+    assert bench.events.count(wire.TurnOver()) == 1
+    assert bench.busy()
+    bench.run()
+    assert bench.model.batches == [[300], [100], [30]]
+
+
 def test_a_turn_that_is_not_needed_any_more_is_given_back() -> None:
     bench = Bench()
     bench.submit(1, 700)
