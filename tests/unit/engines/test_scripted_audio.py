@@ -11,7 +11,7 @@ import pytest
 
 from engines import wire
 from engines.base import EngineError
-from tests.unit.engines.test_scripted import Bench
+from tests.unit.engines.scripted_bench import Bench
 
 
 def media(folder: Path, data: bytes = b"RIFF and more", sha256: str | None = None) -> wire.Media:

@@ -11,7 +11,7 @@ import pytest
 from engines import wire
 from engines.base import EngineError
 from engines.scripted_vectors import score_of, vector_of
-from tests.unit.engines.test_scripted import Bench
+from tests.unit.engines.scripted_bench import Bench
 
 SIZE = 16
 

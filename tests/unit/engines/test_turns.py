@@ -10,7 +10,7 @@ from engines.base import Emitted
 from engines.scripted import ScriptedEngine
 from engines.turns import LONG, PrefillTurn
 from gateway.supervisor.turns import Turns
-from tests.unit.engines.test_scripted import LIMITS, FakeMachine
+from tests.unit.engines.scripted_bench import LIMITS, FakeMachine
 
 WANT, OVER = wire.WantTurn(LONG), wire.TurnOver()
 

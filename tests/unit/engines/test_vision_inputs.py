@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from engines import wire
 from engines.base import EngineError
 from engines.text.model import KvCost, build_tokenizer
-from engines.vision import inputs
+from engines.vision import inputs, pixels
 from engines.vision.inputs import Inputs
 from engines.vision.model import LoadedVision, modalities
 from engines.vision.pixels import Clip
@@ -131,6 +131,16 @@ def test_images_in_the_order_of_the_messages(image: wire.Media) -> None:
     assert text.index("image_pad") < text.index("then ") < text.rindex("image_pad")
     assert prepared.arrays.keys() == {"token_type_ids", "pixel_values"}
     assert sum(prepared.arrays["token_type_ids"][0].tolist()) == 2
+
+
+def test_the_images_before_it_count_for_the_next(
+    image: wire.Media, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pixels, "MAX_PIXELS_TOGETHER", 40)  # of 16 each
+    two, three = ([part("image") for _ in range(count)] for count in (2, 3))
+    Inputs(loaded(Sees())).prepare(asking(*two, media=(image,)))
+    with pytest.raises(EngineError, match="more than 40 pixels"):
+        Inputs(loaded(Sees())).prepare(asking(*three, media=(image,)))
 
 
 CLIP = Clip(np.zeros((4, 3, 8, 8), np.uint8), total=40, rate=10.0, indices=[0, 13, 26, 39])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from mlx_audio.audio_io import read
 from PIL import Image
 
 from engines import wire
@@ -65,6 +67,17 @@ def test_a_broken_image(tmp_path: Path, data: bytes) -> None:
 def test_a_huge_image_is_not_unfolded(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(png(60_000, 60_000))
     assert "cannot be used" in refused(tmp_path / "a")
+
+
+def test_images_of_a_request_have_a_bound_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pixels, "MAX_PIXELS_TOGETHER", 20)
+    Image.new("RGB", (4, 2), RED).save(tmp_path / "a.png")
+    assert open_image(media(tmp_path / "a.png"), 12).size == (4, 2)
+    with pytest.raises(EngineError, match="more than 20 pixels; send fewer") as refused:
+        open_image(media(tmp_path / "a.png"), 13)
+    assert refused.value.code == "invalid_request"
 
 
 # --- videos ---------------------------------------------------------------------------------------
@@ -162,27 +175,43 @@ def test_a_broken_video(tmp_path: Path, data: bytes) -> None:
 # --- audio ----------------------------------------------------------------------------------------
 
 
-def test_samples_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").write_bytes(b"x")
-    sound = media(tmp_path / "a", "audio")
-    asked: list[tuple[str, int]] = []
+def wave_of(path: Path, seconds: float, rate: int = 44_100) -> wire.Media:
+    """A file in stereo."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(2)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(np.full((int(seconds * rate), 2), 8192, "<i2").tobytes())
+    return media(path, "audio")
 
-    def decode(path: str, sr: int) -> Any:
-        asked.append((path, sr))
-        return np.zeros(sr * 2, np.float32)
 
-    assert len(open_audio(sound, 8000, decode)) == 16_000
-    assert asked == [(sound.path, 8000)]
+def test_a_sound_becomes_mono_samples(tmp_path: Path) -> None:
+    samples = open_audio(wave_of(tmp_path / "a.wav", 0.5), 8000, read)
+    assert (samples.shape, samples.dtype) == ((4000,), np.float32)
+    assert samples[1000:3000] == pytest.approx(0.25, abs=0.01)
+
+
+def test_no_more_is_decoded_than_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pixels, "MAX_AUDIO_S", 1.0)
-    with pytest.raises(EngineError, match="it lasts 2 s"):
-        open_audio(sound, 8000, decode)
+    decoded: list[int] = []
+
+    def decode(*given: Any, **options: Any) -> Any:
+        samples, rate = read(*given, **options)
+        decoded.append(len(samples))
+        return samples, rate
+
+    with pytest.raises(EngineError, match=r"more than 0 and at most 1 s") as refused:
+        open_audio(wave_of(tmp_path / "a.wav", 9.0), 8000, decode)
+    assert refused.value.code == "invalid_request"
+    assert decoded == [2 * 8000]
 
 
-def test_broken_audio(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"x")
-
-    def decode(path: str, sr: int) -> Any:
-        raise ValueError(f"cannot decode {path}")
-
-    with pytest.raises(EngineError, match="the audio cannot be used: cannot decode the file"):
-        open_audio(media(tmp_path / "a", "audio"), 8000, decode)
+@pytest.mark.parametrize("data", [b"", b"x", b"RIFF\x24\0\0\0WAVEfmt " + bytes(40)])
+def test_broken_audio(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(EngineError, match="the audio cannot be used: ") as refused:
+        open_audio(media(tmp_path / "a", "audio"), 8000, read)
+    assert refused.value.code == "invalid_request"
+    assert str(tmp_path) not in str(refused.value)
