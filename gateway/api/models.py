@@ -92,6 +92,7 @@ class Models:
                 "pinned": view.pinned,
                 "pinned_until": unix_time(view.pinned_until),
                 "ttl_left_s": view.ttl_left_s,
+                "needs_bytes": slot.terms.limits.charge_bytes if model.size else None,
                 "charge_bytes": view.charge_bytes,
                 "measured_bytes": view.measured_bytes,
             },

@@ -75,7 +75,7 @@ def run_ls(args: argparse.Namespace) -> int:
                 model["id"],
                 model["meta"]["kind"] or "",
                 model["status"]["value"],
-                gib(model["meta"]["charge_bytes"]),
+                gib(model["meta"]["needs_bytes"]),
                 model["context_length"] or "-",
                 ", ".join(model["aliases"]),
                 model["status"].get("reason") or model["description"],

@@ -73,6 +73,7 @@ def test_ls_shows_every_model_and_no_escape_of_theirs(gateway: Daemon) -> None:
     listed = run(gateway, "ls").stdout
     assert "alias-of-a" in listed
     assert "\x1b" not in listed
+    assert "100.00 GiB" in listed  # what a model needs is told before it is loaded
     names = [model["id"] for model in json.loads(run(gateway, "ls", "--json").stdout)]
     assert names == ["a", "slow", "broken", "huge"]
 
