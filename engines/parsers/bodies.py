@@ -23,6 +23,8 @@ _NO_LINE_ENDS = r"(?:[^\n](?:(?s:.*)[^\n])?)?"
 """Text that neither begins nor ends with a line end."""
 _MAX_DEPTH = 8
 _DEFINITIONS = ("$defs", "definitions")
+SCHEMAS_BY_NAME = ("properties", "patternProperties", *_DEFINITIONS)
+"""Keywords whose own keys are names, or patterns of names, and no keywords."""
 
 Schema = Mapping[str, Any]
 
@@ -59,7 +61,7 @@ def without(schema: Any, keywords: Collection[str]) -> Any:
 def _inside(key: str, value: Any, keywords: Collection[str]) -> Any:
     if key in ("enum", "const"):
         return value
-    if key in ("properties", *_DEFINITIONS) and isinstance(value, Mapping):
+    if key in SCHEMAS_BY_NAME and isinstance(value, Mapping):
         return {name: without(each, keywords) for name, each in value.items()}
     return without(value, keywords)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx_vlm.prompt_utils import MODEL_CONFIG, MessageFormat, get_message_json
-from mlx_vlm.utils import load_audio, prepare_inputs
+from mlx_vlm.utils import prepare_inputs
 
 from engines import wire
 from engines.answer import tools_offered
@@ -114,12 +114,15 @@ class Inputs:
             raise EngineError("unsupported", f"this model takes no {media.kind}")
         match media.kind:
             case "image":
-                opened.images.append(open_image(media))
+                others = sum(image.width * image.height for image in opened.images)
+                opened.images.append(open_image(media, others))
                 opened.names.append(media.sha256)
             case "video":
                 return self._open_clip(open_video(media, request.video), media, opened)
             case "audio":
-                opened.sounds.append(open_audio(media, self._rate(), load_audio))
+                from mlx_audio.audio_io import read
+
+                opened.sounds.append(open_audio(media, self._rate(), read))
         return [{"type": media.kind}]
 
     def _open_clip(self, clip: Clip, media: wire.Media, opened: _Opened) -> list[dict[str, Any]]:

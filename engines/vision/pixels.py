@@ -21,9 +21,12 @@ from engines import wire
 from engines.base import EngineError
 
 MAX_IMAGE_PIXELS = 64_000_000
+MAX_PIXELS_TOGETHER = 256_000_000
+"""Of all images of one request, which are in memory at the same time."""
+
 MAX_CLIP_BYTES = 256 * 2**20
 MAX_CLIP_FRAMES = 768
-MAX_CLIP_S = 25.0
+MAX_CLIP_S = 20.0
 """To take its frames; a request holds four videos, and after two minutes an engine counts as hung.
 """
 MAX_AUDIO_S = 3600.0
@@ -53,8 +56,11 @@ class Clip:
         return [Image.fromarray(frame.transpose(1, 2, 0)) for frame in self.frames]
 
 
-def open_image(media: wire.Media) -> Image.Image:
-    """The image upright in RGB; of an animation the first frame. Raises `EngineError`."""
+def open_image(media: wire.Media, others: int = 0) -> Image.Image:
+    """The image upright in RGB; of an animation the first frame. Raises `EngineError`.
+
+    `others` is how many pixels the request's images before it have.
+    """
     try:
         with Image.open(media.path) as image:
             if image.width * image.height > MAX_IMAGE_PIXELS:
@@ -62,6 +68,12 @@ def open_image(media: wire.Media) -> Image.Image:
                     media,
                     f"it has {image.width} x {image.height} pixels;"
                     f" {MAX_IMAGE_PIXELS:,} are allowed",
+                )
+            if image.width * image.height + others > MAX_PIXELS_TOGETHER:
+                raise _unusable(
+                    media,
+                    f"with it the images of this request have more than {MAX_PIXELS_TOGETHER:,}"
+                    " pixels; send fewer, or smaller ones",
                 )
             return ImageOps.exif_transpose(image).convert("RGB")
     except EngineError:
@@ -143,19 +155,21 @@ def _frame_size(width: int, height: int, frames: int) -> tuple[int, int]:
 
 
 def open_audio(media: wire.Media, rate: int, decode: Callable[..., Any]) -> Any:
-    """Mono samples at `rate` per second, float32 [samples]; `decode` is mlx-vlm's `load_audio`.
+    """Mono samples at `rate` per second, float32 [samples]; `decode` is mlx-audio's `read`.
 
     Raises `EngineError`.
     """
     try:
-        samples = decode(media.path, sr=rate)
+        # A small file may hold days of silence, so no more is decoded than shows that it is long.
+        samples, _ = decode(
+            media.path, dtype="float32", sample_rate=rate, nchannels=1, duration=MAX_AUDIO_S + 1
+        )
     except Exception as error:  # decoders raise anything at broken data
         raise _unusable(media, _said(media, error)) from error
     if not 0 < len(samples) <= MAX_AUDIO_S * rate:
         raise _unusable(
             media,
-            f"it lasts {len(samples) / rate:.0f} s; more than 0 and at most {MAX_AUDIO_S:.0f} s"
-            " are allowed",
+            f"it must last more than 0 and at most {MAX_AUDIO_S:.0f} s",
         )
     return samples
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never
 from urllib.parse import parse_qs
 
@@ -24,7 +24,7 @@ from gateway.api.dialect import Decoded, Defaults
 from gateway.api.errors import openai_error
 from gateway.api.service_fields import ServiceFields, wish
 from gateway.api.sse import COMMENT, respond
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.errors import GatewayError, InvalidRequest, Unavailable
 from gateway.registry.find import Model
 from gateway.registry.voices import voices_in
 from gateway.residency import Phase
@@ -34,11 +34,15 @@ from gateway.served import Live
 from gateway.server import Receive, Scope, Send
 from gateway.supervisor.call import CallFailed, CallItem, ClientLeft, Granted
 from gateway.supervisor.supervisor import Supervisor
+from gateway.threads import in_thread
 
 MAX_INPUT_CHARACTERS = 16_384
 """About 20 minutes of speech. OpenAI's own bound is 4,096."""
 
 MAX_INSTRUCTIONS_CHARACTERS = 4096
+
+LOOK_S = 10.0
+"""How long a disk may take to wake up."""
 
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
@@ -159,15 +163,20 @@ def _usage(usage: wire.Usage) -> dict[str, int]:
     }
 
 
-@dataclass(frozen=True, slots=True)
 class Voices:
-    """`GET /v1/audio/voices`, as an ASGI application."""
+    """`GET /v1/audio/voices`, as an ASGI application.
 
-    live: Live
-    supervisor: Supervisor
+    Owns the looks into folders: one for each at a time, because one on a volume that has gone ends
+    when that is back.
+    """
+
+    def __init__(self, live: Live, supervisor: Supervisor) -> None:
+        self._live = live
+        self._supervisor = supervisor
+        self._looks: dict[Path, asyncio.Future[tuple[str, ...]]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        router = access_of(scope).router(self.live.now.router)
+        router = access_of(scope).router(self._live.now.router)
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("model", [])
         model = router.resolve(asked[0] if asked else _only_speaker(router), "speech")
         scope["state"]["model"] = model.entry.name
@@ -181,12 +190,31 @@ class Voices:
         await respond(send, 200, msgspec.json.encode(body))
 
     async def _voices(self, model: Model) -> tuple[str, ...]:
-        """What the loaded model says; else what its folder shows, which can be less."""
-        slot = self.supervisor.slots[served_by(model)]
+        """What the loaded model says; else what its folder shows, which can be less.
+
+        Raises `Unavailable` for a folder that cannot be read in time.
+        """
+        slot = self._supervisor.slots[served_by(model)]
         if slot.ready is not None:
             return slot.ready.voices
-        # In a thread, because the folder may lie on a disk that sleeps.
-        return await asyncio.to_thread(voices_in, model.path) if model.path is not None else ()
+        if model.path is None:
+            return ()
+        look = self._looks.get(model.path)
+        if look is None:
+            look = self._looks[model.path] = asyncio.ensure_future(in_thread(voices_in, model.path))
+            look.add_done_callback(partial(self._looked, model.path))
+        try:
+            async with asyncio.timeout(LOOK_S):
+                return await asyncio.shield(look)
+        except TimeoutError:
+            raise Unavailable(
+                f"the folder of model {model.entry.name!r} could not be read within {LOOK_S:g} s; "
+                "its volume sleeps, or has gone",
+                retry_after_s=LOOK_S,
+            ) from None
+
+    def _looked(self, path: Path, look: asyncio.Future[tuple[str, ...]]) -> None:
+        del self._looks[path]
 
 
 def _only_speaker(router: Router) -> str:

@@ -208,7 +208,10 @@ async def _only_model(client: Client) -> str:
     status, body = await client.get("/v1/models")
     if status != 200:
         raise ValueError(f"/v1/models answers {status}; set MLX_GATEWAY_KEY, or name a --model")
-    models = msgspec.json.decode(body).get("data") or []
+    try:
+        models = msgspec.json.decode(body).get("data") or []
+    except (msgspec.DecodeError, AttributeError) as error:
+        raise ValueError("/v1/models lists no models; name a --model") from error
     loaded = [m for m in models if (m.get("status") or {}).get("value") == "loaded"]
     if not models:
         raise ValueError("the server has no models")

@@ -89,7 +89,7 @@ class _Conversation:
 
     def _show(self, event: dict[str, Any], answer: list[str]) -> None:
         if failure := event.get("error"):
-            raise CliError(f"{failure.get('message')} ({failure.get('code')})")
+            raise CliError(plain(f"{failure.get('message')} ({failure.get('code')})"))
         for choice in event.get("choices") or ():
             delta = choice.get("delta") or {}
             if self._thoughts and (thought := delta.get("reasoning_content")):

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.cli import exits
+from gateway.cli.screen import plain
 
 TIMEOUT_S = 30.0
 LOAD_S = 3600.0
@@ -178,7 +179,7 @@ def _refused(response: http.client.HTTPResponse) -> CliError:
     code = exits.BY_STATUS.get(response.status, exits.FAILED)
     try:
         error = json.loads(response.read())["error"]
-        message = f"{error['message']} ({error.get('code') or response.status})"
+        message = plain(f"{error['message']} ({error.get('code') or response.status})")
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         message = f"the gateway answers {response.status}"
     if response.status == 401:

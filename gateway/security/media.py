@@ -29,6 +29,7 @@ from gateway.errors import InvalidRequest
 from gateway.security.addresses import is_public
 from gateway.security.containers import MediaKind, NotMedia, look_inside
 from gateway.security.images import NotAnImage, look_at
+from gateway.threads import in_thread
 
 FILE_MODE = 0o600
 MAX_URL = 8192
@@ -44,9 +45,11 @@ class BadMedia(Exception):
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Every numeric address of a name, as the system resolves it. Raises `OSError`."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    """Every numeric address of a name, as the system resolves it. Raises `OSError`.
+
+    Not in the loop's own threads: a few names whose servers do not answer would hold all of them.
+    """
+    found = await in_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     return [str(address[0]) for *_, address in found]
 
 
@@ -149,9 +152,9 @@ async def _data(url: str, rules: MediaRules) -> bytes:
         case "http" | "https":
             return await _Web(rules).get(url)
         case "file":
-            return await asyncio.to_thread(_local, url, rules)
+            return await in_thread(_local, url, rules)
         case "" if url.startswith("/"):
-            return await asyncio.to_thread(_local, f"file://{quote(url)}", rules)
+            return await in_thread(_local, f"file://{quote(url)}", rules)
         case _:
             raise BadMedia("its address has to begin with data:, https:// or http://")
 

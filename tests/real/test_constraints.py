@@ -239,8 +239,16 @@ def test_a_format_does_not_keep_the_model_from_its_tools(hermes: Driven) -> None
     jsonschema.validate(json.loads(said), PERSON)
 
 
-def test_a_pattern_that_no_grammar_knows_does_not_stop_a_call(hermes: Driven) -> None:
-    looked = {"type": "string", "pattern": "a(?=b)", "uniqueItems": True}
+@pytest.mark.parametrize(
+    "looked",
+    [
+        {"type": "string", "pattern": "a(?=b)", "uniqueItems": True},
+        {"type": "integer", "multipleOf": 100_000_007},
+    ],
+)
+def test_a_value_that_no_grammar_can_keep_does_not_stop_a_call(
+    hermes: Driven, looked: dict[str, Any]
+) -> None:
     tool = {"name": "look", "parameters": {"type": "object", "properties": {"for": looked}}}
     tools = [{"type": "function", "function": tool}]
     hermes.ask("Say hello.", parsers=AUTO, tools=tools, tool_choice=REQUIRED, max_tokens=60)
@@ -342,6 +350,9 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "$.allOf[1].$ref",
     ),
     ({"type": "colour"}, "unsupported", "$.type"),
+    ({"items": {"multipleOf": 100_000_007}}, "unsupported", "$.items.multipleOf"),
+    ({"properties": {"a": {"multipleOf": 1.23456789}}}, "unsupported", "$.properties.a.multipleOf"),
+    ({"type": "integer", "multipleOf": 10**15}, "unsupported", "$.multipleOf"),
     ({"properties": {"a": {}}, "maxProperties": 1}, "unsupported", "$.maxProperties"),
 ]  # fmt: skip
 
@@ -383,6 +394,11 @@ def test_a_keyword_that_cannot_be_enforced_is_named(
             "longer than",
         ),
         ({"format": wire.Format("lark", "x" * 2**21)}, "invalid_request", "longer than"),
+        (
+            {"format": wire.Format("lark", 'start: %json {"\\u006dultipleOf" : 100000007}')},
+            "invalid_request",
+            "multipleOf",
+        ),
         ({"format": wire.Format("json_schema", 7)}, "invalid_request", "object or a boolean"),
         ({"format": wire.Format("json_schema", False)}, "invalid_request", "cannot be used"),
         (

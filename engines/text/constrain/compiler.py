@@ -25,6 +25,12 @@ _LIMITS = LLParserLimits(
 )
 """What one grammar may cost: 100 MB and half a second at worst; usual ones take 1 to 20 ms."""
 
+_MOST_MULTIPLES = 100_000
+"""All values of `multipleOf` together, without the zeros they end with. Each becomes as many states
+of an automaton, which the limits above do not count: ten times more take minutes."""
+
+_MULTIPLE = re.compile(r'"multipleOf"\s*:\s*([-+.\deE]+)')
+_ESCAPED = re.compile(r"\\u([0-9a-fA-F]{4})")
 _SOURCE_LINE = re.compile(r"\s+\d+ \| ")
 _PLACE = re.compile(r"^(at )?\d+\(\d+\): ")
 _MESSAGE_CHARACTERS = 300
@@ -63,6 +69,8 @@ class Compiler:
         """
         if len(main) + len(user or "") > MAX_GRAMMAR_CHARACTERS:
             raise NoGrammar(TOO_LONG)
+        if _multiples(main + (user or "")) > _MOST_MULTIPLES:
+            raise NoGrammar("multipleOf has too large a value, or too many have one")
         self.prepare()
         if self._prepared is None:
             raise EngineError(
@@ -86,6 +94,17 @@ class Compiler:
     def tokens(self, text: str) -> list[int]:
         """Tokens of `text`, for a matcher that is to take it in."""
         return [] if self._prepared is None else self._prepared.tokenize_str(text)
+
+
+def _multiples(grammar: str) -> int:
+    plain = _ESCAPED.sub(lambda escape: chr(int(escape[1], 16)), grammar)
+    return sum(map(_without_zeros, _MULTIPLE.findall(plain)))
+
+
+def _without_zeros(number: str) -> int:
+    """The digits of a number, as they stand, but for its zeros at the end and its exponent."""
+    digits = re.sub(r"[eE].*|\D", "", number).strip("0")
+    return int(digits[:9] or 0)
 
 
 def _shortened(message: str) -> str:

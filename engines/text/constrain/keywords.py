@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from engines.parsers.bodies import SCHEMAS_BY_NAME
+
 UNSUPPORTED = frozenset(
     {
         "$dynamicAnchor",
@@ -36,11 +38,11 @@ _BLAMED = {
     "Resource": ("$ref", "$schema"),
     "regex parse error": ("pattern", "patternProperties"),
     "Invalid type": ("type",),
+    "multipleOf": ("multipleOf",),
     "min/maxProperties": ("minProperties", "maxProperties"),
 }
 """The keywords that may be at fault, by what the compiler's complaint says."""
 
-_SCHEMAS_BY_NAME = frozenset({"$defs", "definitions", "properties", "patternProperties"})
 _SCHEMA = frozenset({"additionalItems", "additionalProperties", "items", "prefixItems"})
 _CHOICES = frozenset({"allOf", "anyOf", "oneOf"})
 
@@ -64,7 +66,7 @@ def _keywords(schema: Any, path: str, quoted: str | None = None) -> Iterator[tup
         here = f"{path}.{keyword}"
         if quoted is None or (isinstance(value, str) and value.lstrip("#") in quoted):
             yield here, keyword
-        if keyword in _SCHEMAS_BY_NAME and isinstance(value, Mapping):
+        if keyword in SCHEMAS_BY_NAME and isinstance(value, Mapping):
             for name, each in value.items():
                 yield from _keywords(each, f"{here}.{name}", quoted)
         elif keyword in _SCHEMA | _CHOICES and isinstance(value, list):

@@ -33,7 +33,8 @@ _NEXT_MESSAGE = "<|start|>assistant"
 _BEHIND_TRACE = ("\n\n", "\n")
 """Always a line end, as nearly every family writes: a closing tag between quotes is none."""
 
-_PATTERNS = frozenset({"pattern", "patternProperties", "format"})
+_HARD = frozenset({"format", "multipleOf", "pattern", "patternProperties"})
+"""Keywords that grammars keep for some values only."""
 
 
 class Constrainer:
@@ -112,8 +113,8 @@ class Constrainer:
             except NoGrammar:
                 if not plan.tools:
                     raise
-                # A tool that is called with its patterns unchecked is better than none.
-                return self._matchers(plan.without_patterns())
+                # A tool that is called with some of its values unchecked is better than none.
+                return self._matchers(plan.relaxed())
         except CannotForce as error:
             raise EngineError("tool_choice_unsupported", f"tool_choice: {error}") from error
         except NoGrammar as error:
@@ -213,8 +214,8 @@ class _Plan:
             case "text":
                 return lark.regex("(?s:.*)")
 
-    def without_patterns(self) -> _Plan:
-        tools = [Tool(each.name, without(each.parameters, _PATTERNS)) for each in self.tools]
+    def relaxed(self) -> _Plan:
+        tools = [Tool(each.name, without(each.parameters, _HARD)) for each in self.tools]
         return _Plan(
             self.format, self.choice, tools, self.form, self.tail, self.markers, self.channels
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -10,6 +11,7 @@ from gateway.bench import contract
 from gateway.bench.client import Client
 from gateway.bench.contract import CaseResult
 from gateway.bench.workload import Case, Workload
+from gateway.cli.bench import _only_model
 
 
 @pytest.mark.anyio
@@ -68,3 +70,20 @@ async def test_a_server_that_goes_away_takes_nothing_with_it_that_was_measured()
         await contract.run(client, workload, how, told.append, results)
     assert [result.verdicts[0].sample.error for result in results] == [None, "unreachable"]
     assert any(line.startswith("the cache was not cleared: nothing answers") for line in told)
+
+
+class Other:
+    """A server that is no gateway."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        return 200, self.body
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"data": []}'])
+async def test_a_server_without_models_to_choose_from_is_said_so(body: bytes) -> None:
+    with pytest.raises(ValueError, match="models"):
+        await _only_model(cast(Client, Other(body)))

@@ -184,18 +184,36 @@ def test_an_address_that_is_none_is_said_so(url: str) -> None:
     assert error.value.code == exits.USAGE
 
 
+def answering(server: socket.socket, answer: bytes) -> threading.Thread:
+    """Gives this answer to one request, and closes the connection."""
+
+    def run() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(4096)
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_what_a_server_says_does_not_steer_the_terminal() -> None:
+    body = b'{"error": {"message": "no \\u001b[2J", "code": "busy"}}'
+    head = b"HTTP/1.1 503 X\r\ncontent-length: %d\r\n\r\n" % len(body)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = answering(server, head + body)
+        with pytest.raises(CliError) as error:
+            Gateway(f"127.0.0.1:{server.getsockname()[1]}").get("/v1/status")
+        thread.join(30)
+    assert str(error.value) == "no \N{REPLACEMENT CHARACTER}[2J (busy)"
+
+
 @pytest.mark.parametrize("status", [200, 503])
 def test_an_answer_that_is_cut_off_is_a_failure_with_a_code(status: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(b"HTTP/1.1 %d X\r\ncontent-length: 99\r\n\r\n{" % status)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
+        cut = b"HTTP/1.1 %d X\r\ncontent-length: 99\r\n\r\n{" % status
+        thread = answering(server, cut)
         gateway = Gateway(f"http://127.0.0.1:{server.getsockname()[1]}")
         with pytest.raises(CliError) as error:
             gateway.get("/v1/status")

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from engines.parsers import tools
-from engines.parsers.bodies import CannotForce
+from engines.parsers.bodies import ANNOTATIONS, CannotForce, without
 from engines.parsers.tools.deepseek import token
 from engines.parsers.tools.forced import ROWS, Form, form_of
 from tests.unit.parsers.forcing import Vocabulary, answer, grammar_of, parsed
@@ -185,3 +185,10 @@ def test_references_that_go_in_circles_and_branch_are_followed_once(family: str)
     ((_, arguments),) = parsed(vocabulary, answer(vocabulary, grammar, 2), family, [declared], "")
     assert isinstance(arguments["a"], str)
     assert isinstance(arguments["b"], list)
+
+
+@pytest.mark.parametrize("names", ["properties", "patternProperties", "$defs", "definitions"])
+def test_names_are_no_annotations(names: str) -> None:
+    kept = {names: {"title": {"type": "integer"}}, "enum": [{"default": 1}]}
+    given = {**kept, names: {"title": {"type": "integer", "title": "T"}}, "title": "T"}
+    assert without(given, ANNOTATIONS) == kept

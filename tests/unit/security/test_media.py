@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import socket
 import stat
 import threading
 from collections.abc import AsyncIterator
@@ -123,6 +124,28 @@ async def test_a_large_image_in_the_request(rules: MediaRules) -> None:
 
 
 # --- on this machine ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["file:///mnt/gone/a.png", "https://slow.example/a.png"])
+async def test_what_does_not_answer_leaves_threads_to_the_others(
+    url: str, rules: MediaRules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = threading.Event()
+
+    def stuck(*given: Any, **more: Any) -> Any:
+        assert back.wait(60)
+        raise OSError("it is back")
+
+    monkeypatch.setattr(media, "_local", stuck)
+    monkeypatch.setattr(socket, "getaddrinfo", stuck)
+    try:
+        brief = replace(rules, timeout_s=0.05)
+        answers = [refused(url, brief) for _ in range(40)]  # more than the loop has threads
+        assert all("took longer" in each for each in await asyncio.gather(*answers))
+        async with asyncio.timeout(30):
+            await asyncio.to_thread(back.is_set)
+    finally:
+        back.set()
 
 
 async def test_only_files_below_a_root(rules: MediaRules, tmp_path: Path) -> None:
