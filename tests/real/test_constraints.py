@@ -72,6 +72,7 @@ def test_every_finished_answer_validates() -> None:
         (CODE, r"(foo|bar){1,3}[0-9]{3}"),
         (wire.Format("regex", "^a/b$"), "a/b"),
         (wire.Format("lark", 'start: "<" NAME ">"\nNAME: /[a-z]{3}/'), r"<[a-z]{3}>"),
+        (wire.Format("lark", 'start: "&" T // a & b\nT: /[&]\\/&/'), "&&/&"),
         (wire.Format("lark", 'root ::= ("yes" | "no") [.!]{2}'), r"(yes|no)[.!]{2}"),
         (wire.Format("json_schema", {"enum": ["red", 7]}), r'"red"|7'),
     ],
@@ -243,7 +244,7 @@ def test_a_format_does_not_keep_the_model_from_its_tools(hermes: Driven) -> None
     "looked",
     [
         {"type": "string", "pattern": "a(?=b)", "uniqueItems": True},
-        {"type": "integer", "multipleOf": 100_000_007},
+        {"type": "integer", "minimum": 0, "maximum": 9, "multipleOf": 100_000_007},
     ],
 )
 def test_a_value_that_no_grammar_can_keep_does_not_stop_a_call(
@@ -398,6 +399,11 @@ def test_a_keyword_that_cannot_be_enforced_is_named(
             {"format": wire.Format("lark", 'start: %json {"\\u006dultipleOf" : 100000007}')},
             "invalid_request",
             "multipleOf",
+        ),
+        (
+            {"format": wire.Format("lark", "start: T\nT: /(.{997})*/ & /(.{991})*/ & /(.{983})*/")},
+            "invalid_request",
+            "intersections",
         ),
         ({"format": wire.Format("json_schema", 7)}, "invalid_request", "object or a boolean"),
         ({"format": wire.Format("json_schema", False)}, "invalid_request", "cannot be used"),

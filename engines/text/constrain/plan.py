@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,9 @@ _FINAL = "<|channel|>final<|message|>"
 _NEXT_MESSAGE = "<|start|>assistant"
 _BEHIND_TRACE = ("\n\n", "\n")
 """Always a line end, as nearly every family writes: a closing tag between quotes is none."""
+
+_QUOTED = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//.*')
+"""Texts, regular expressions and comments of a grammar in Lark."""
 
 _HARD = frozenset({"format", "multipleOf", "pattern", "patternProperties"})
 """Keywords that grammars keep for some values only."""
@@ -150,6 +154,9 @@ class _Plan:
             return None
         grammar = str(self.format.grammar)
         if "::=" not in grammar:
+            if "&" in _QUOTED.sub("", grammar):
+                # Whether two expressions have anything in common may take for ever to find out.
+                raise NoGrammar("intersections (&) are not supported; write one expression")
             return grammar
         if len(grammar) > MAX_GRAMMAR_CHARACTERS:
             raise NoGrammar(TOO_LONG)  # translating it takes longer than compiling it

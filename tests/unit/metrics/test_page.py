@@ -60,7 +60,7 @@ def page(now: Gauges, *, aliases: bool = False) -> dict[str, float]:
         ({"helpers": {"spare": (os.getpid(),)}}, {"helper_processes{role=spare}": 1}),
         ({"helpers": {"spare": (2**22 + 1,)}}, {"helper_memory_bytes{role=spare}": 0}),
     ],
-    ids=str,
+    ids=lambda value: str(value).replace(str(os.getpid()), "own"),
 )
 def test_what_the_gateway_shows(change: dict[str, Any], shown: dict[str, float]) -> None:
     found = page(dataclasses.replace(NOW, **change))
