@@ -8,12 +8,12 @@ STAMP := .venv/.stamp
 .PHONY: help env models demo test check docs bench soak clean
 
 help:
-	@echo "make demo    serve two small models from one address and answer a question"
+	@echo "make demo    serve small models of every kind from one address, in too little memory"
 	@echo "make test    run every test"
 	@echo "make check   format, lint, types, import contracts, documentation, example registry"
 	@echo "make docs    write the generated tables of docs/"
 	@echo "make bench   measure what is promised; let nothing else run meanwhile"
-	@echo "make soak    the long versions of the chaos, cycle and stream tests (about 35 minutes)"
+	@echo "make soak    the long versions of the chaos, cycle and stream tests (about an hour)"
 	@echo "make env     only set up .venv"
 	@echo "make models  only make the small models in .models"
 	@echo "make clean   remove .venv, .models and caches"
@@ -34,7 +34,7 @@ demo: models
 	@$(BIN)/python -m demo.run
 
 test: models
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not timed"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not timed"
 	$(BIN)/python -m pytest -m timed
 
 check: env
@@ -51,7 +51,7 @@ docs: env
 bench: models
 	$(BIN)/python -m tests.bench
 
-soak: env
+soak: models
 	$(BIN)/python -m pytest -s tests/soak
 
 clean:

@@ -156,6 +156,8 @@ class _Connection(TCPServer):  # type: ignore[misc]  # Hypercorn is untyped here
     async def protocol_send(self, event: Any) -> None:
         if self.gone and isinstance(event, Updated):
             return  # a response that ended just now would start the timer again
+        if isinstance(event, RawData) and self.writer.transport.is_closing():
+            return  # nobody is there, and asyncio would log each such write
         waiting = self.writer.transport.get_write_buffer_size()
         if isinstance(event, RawData) and waiting + len(event.data) > BUFFER_BYTES:
             with self._aborted_after(SEND_TIMEOUT_S):

@@ -136,6 +136,8 @@ def test_an_interrupted_download_goes_on_where_it_was(
         stdout=subprocess.DEVNULL,
         text=True,
         env=environment(tmp_path, hub, {"HF_HUB_DOWNLOAD_TIMEOUT": str(TIMEOUT_S)}),
+        # Tests that run in the background of a shell inherit that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -15,7 +15,8 @@ from openai import AsyncOpenAI
 from demo.choice import choose, registry
 from tests.harness.daemon import Daemon, daemon
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+# It compares what the whole system has free, so nothing else may run beside it.
+pytestmark = [pytest.mark.anyio, pytest.mark.timed, pytest.mark.timeout(600)]
 
 FIRST, SECOND = "smollm2-135m-f32", "smollm2-135m-bf16"
 QUESTION = "What is the capital of France? Answer in one sentence."
