@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -73,6 +74,8 @@ def lines(folder: Path) -> Iterator[Line]:
     with daemon(registry(flat_out, *paced, budget_gb=100), folder) as running:
         for count in ALLOWED_US:
             yield from _flat_out(running, count)
+            # The leases of clients that have just gone would take places of the next ones.
+            asyncio.run(running.until_model("flat-out", leases=0, running=0))
         for count, rate in PACED.items():
             yield _paced(running, count)
             least = relay_cost(count * rate)
