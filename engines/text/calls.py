@@ -5,17 +5,21 @@ All times are of the monotonic clock, in seconds. The work thread owns everythin
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 
 from engines import wire
 from engines.answer import Answer
-from engines.base import EngineError
+from engines.base import Emit, EngineError
 from engines.text.constrain import Constraint
 from engines.text.detokenize import Detokenizer
 from engines.text.logprobs import Drawn
 from engines.text.processors import Processor
 from engines.text.sampling import Sampler
+
+_log = logging.getLogger(__name__)
 
 HEADROOM_TOKENS = 512
 """Growth reserved for a row when another is admitted. Reserving all of `max_tokens`, which is the
@@ -120,6 +124,37 @@ class Row:
                 f"the grammar of the answer was too much after {self.generated} tokens:"
                 f" {self.constraint.error}; make the schema or grammar simpler",
             )
+
+    def tell(
+        self, token: int, drawn: Callable[[], Drawn | None], reason: str | None, emit: Emit
+    ) -> bool:
+        """Emits what a token shows and, behind the last, the end; whether the choice has ended.
+
+        `drawn` gives its log-probabilities; `reason` is why the model ends here, None where it goes
+        on. Raises `EngineError` for a token that cannot be shown, whatever the fault: one call's
+        text must not end the others.
+        """
+        self.generated += 1
+        if self.call.first_token_at is None:
+            self.call.first_token_at = monotonic()
+        try:
+            logprob = drawn()
+            if reason != "stop":
+                for delta in self.show(token, logprob):
+                    emit(delta)
+            if reason is None and not self.answer.over:
+                return False
+            for event in self.finish(reason or "stop"):
+                emit(event)
+        except EngineError:
+            raise
+        except Exception as error:  # a fault of a parser or a detokenizer
+            _log.exception("call %d: its tokens cannot be turned into text", self.call.id)
+            raise EngineError(
+                "engine_error", f"its tokens cannot be turned into text: {error}"
+            ) from error
+        self.call.unfinished -= 1
+        return True
 
     def _logprob(self, text: str, drawn: Drawn) -> wire.TokenLogprob:
         best = drawn.best[: self.call.logprobs]

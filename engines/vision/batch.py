@@ -290,27 +290,12 @@ class Batch:
 
     def _show(self, uid: int, row: Row, token: int, reason: str | None) -> None:
         call = row.call
-        row.generated += 1
-        if call.first_token_at is None:
-            call.first_token_at = monotonic()
         try:
-            drawn = self._draws[uid].take(token)
-            if reason != "stop":
-                for delta in row.show(token, drawn):
-                    self._emit(delta)
-            if reason is None and not row.answer.over:
-                return
-            for event in row.finish(reason or "stop"):
-                self._emit(event)
+            ended = row.tell(token, lambda: self._draws[uid].take(token), reason, self._emit)
         except EngineError as error:
             self._fail(call, error.code, str(error))
             return
-        except Exception as error:  # noqa: BLE001  one call's text must not end the others
-            _log.exception("call %d: its tokens cannot be turned into text", call.id)
-            self._fail(call, "engine_error", f"its tokens cannot be turned into text: {error}")
-            return
-        call.unfinished -= 1
-        if call.unfinished == 0:
+        if ended and call.unfinished == 0:
             del self._running[call.id]
             self._emit(call.finished(monotonic()))
 

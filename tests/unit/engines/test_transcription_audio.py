@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +18,6 @@ from engines.transcription.audio import RATE, Audio, is_silent, open_audio
 from engines.transcription.decoders import FfmpegDecoder, OwnDecoder, Samples, open_decoder
 from tests.harness.forms import wav
 
-needs_ffmpeg = pytest.mark.skipif(
-    shutil.which("ffmpeg") is None, reason="the encoders of these files are ffmpeg's"
-)
 SECONDS = 2.0
 TYPES = {
     "wav": "audio/wav",
@@ -78,7 +74,6 @@ def check(samples: Samples) -> None:
     assert float(np.abs(samples).max()) == pytest.approx(0.5, abs=0.08)
 
 
-@needs_ffmpeg
 @pytest.mark.parametrize("kind", ["wav", "mp3", "flac"])
 def test_these_need_no_tool(tone: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tone if kind == "wav" else converted(tone, kind)
@@ -87,14 +82,12 @@ def test_these_need_no_tool(tone: Path, kind: str, monkeypatch: pytest.MonkeyPat
     check(heard(unnamed, TYPES[kind]))
 
 
-@needs_ffmpeg
 @pytest.mark.parametrize("kind", TYPES)
 def test_formats(tone: Path, kind: str) -> None:
     path = tone if kind == "wav" else converted(tone, kind)
     check(heard(saved(tone.with_name("upload.media"), path.read_bytes()), TYPES[kind]))
 
 
-@needs_ffmpeg
 def test_what_ours_cannot_read_goes_through_ffmpeg(tone: Path) -> None:
     """An AAC file that says of itself, by a tag at its beginning, what an MP3 says."""
     path = saved(
@@ -107,7 +100,6 @@ def test_what_ours_cannot_read_goes_through_ffmpeg(tone: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 0x7FFFFFFF, 0xFFFFFFFF])
-@needs_ffmpeg
 def test_a_wav_file_that_was_written_as_a_stream(tone: Path, size: int) -> None:
     """Its head was written before anybody knew how long it would be."""
     data = bytearray(tone.read_bytes())
@@ -115,7 +107,6 @@ def test_a_wav_file_that_was_written_as_a_stream(tone: Path, size: int) -> None:
     check(heard(saved(tone.with_name("streamed"), bytes(data)), "audio/wav"))
 
 
-@needs_ffmpeg
 def test_a_playlist_is_no_audio(tmp_path: Path, tone: Path) -> None:
     """It would have ffmpeg read another file of this machine."""
     path = saved(tmp_path / "list", f"#EXTM3U\n#EXTINF:2,\nfile://{tone}\n".encode())
@@ -129,7 +120,6 @@ def test_a_playlist_is_no_audio(tmp_path: Path, tone: Path) -> None:
 NOISE = bytes(np.random.default_rng(1).integers(0, 256, 20_000, np.uint8))
 
 
-@needs_ffmpeg
 @pytest.mark.parametrize(
     ("data", "kind"),
     [
@@ -161,7 +151,6 @@ def test_without_ffmpeg_it_is_said(tone: Path, monkeypatch: pytest.MonkeyPatch) 
         open_audio(media(saved(tone.with_name("none"), b"RIFF"), "audio/wav"))
 
 
-@needs_ffmpeg
 def test_an_ffmpeg_is_paused_while_nobody_reads_and_gone_when_closed(tmp_path: Path) -> None:
     path = converted(saved(tmp_path / "long.wav", wav(20, hz=100)), "ogg")
     decoder = FfmpegDecoder(str(path), RATE)
